@@ -8,7 +8,8 @@ sequence 128, with a linear head.
 Bytes: `activations.memory` counts each storage that autograd keeps once. The input of the head is
 left out, since the head keeps it with every method. compress_saved is counted by its payloads.
 Dropout on the CPU keeps masks of the tensor's type, on a GPU of one byte a value: savings are
-given for both.
+given for both. The peak of a step is measured: what torch allocates for the forward and the
+backward pass and lives at once, gradients of the parameters included.
 
 Steps: the forward and the backward pass of batch 8. In every round plain torch runs before and
 after each method; the result is the median of the method's time, divided by the mean of these two.
@@ -111,6 +112,26 @@ def bytes_of(
     return report.total - inside.bytes_saved + inside.bytes_kept - of_head, 0
 
 
+class Within(nn.Module):
+    """A model whose forward pass runs in a new context."""
+
+    def __init__(self, model: nn.Module, bits: int | None) -> None:
+        super().__init__()
+        self.model, self.bits = model, bits
+
+    def forward(self, x: Tensor) -> Tensor:
+        with context_of(self.bits):
+            y: Tensor = self.model(x)
+        return y
+
+
+def peak_of(name: str, method: str | None, batch: int, width: int, dtype: torch.dtype) -> int:
+    """Bytes that a step has allocated at once."""
+    options, bits = METHODS[method] if method else ({}, None)
+    model = converted(model_of(name, width, dtype), options)
+    return int(activations.memory(Within(model, bits), input_of(batch, width, dtype)).peak)
+
+
 def measure_bytes(batches: tuple[int, ...], width: int) -> list[Row]:
     rows = []
     for name in MODELS:
@@ -118,6 +139,7 @@ def measure_bytes(batches: tuple[int, ...], width: int) -> list[Row]:
         sizes = [(torch.float32, batch) for batch in batches]
         for dtype, batch in [*sizes, (torch.bfloat16, batches[0])]:
             plain, masks = bytes_of(name, None, batch, width, dtype)
+            plain_peak = peak_of(name, None, batch, width, dtype)
             size = dtype.itemsize
             as_bytes = plain - masks + masks // size
             for method in METHODS:
@@ -133,6 +155,8 @@ def measure_bytes(batches: tuple[int, ...], width: int) -> list[Row]:
                         "kept": kept,
                         "saving": 1 - kept / plain,
                         "factor": plain / kept,
+                        "plain_peak": plain_peak,
+                        "peak": peak_of(name, method, batch, width, dtype),
                         # With masks of a byte a value.
                         "plain_byte_masks": as_bytes,
                         "kept_byte_masks": kept - own + own // size,

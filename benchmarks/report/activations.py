@@ -18,10 +18,12 @@ def activations_table(document: dict[str, Any]) -> str:
     caption = (
         f"`python -m benchmarks activations`: two layers, width 768, sequence 128, batch {batch} "
         f"({text.machine(facts)}). Fewer: the bytes that plain torch keeps, divided by the bytes "
-        "kept. Time: the forward and the backward pass, divided by plain torch's time; medians of "
-        f"{facts['rounds']} rounds."
+        "kept. Peak: the bytes that a step has allocated at once, gradients included, divided by "
+        "plain torch's. Time: the forward and the backward pass, divided by plain torch's time; "
+        f"medians of {facts['rounds']} rounds."
     )
-    titles = ["model", "method", "fewer, fp32", "fewer, bf16", "time, 1 thread", "time, 2 threads"]
+    titles = ["model", "method", "fewer, fp32", "fewer, bf16", "peak, fp32"]
+    titles += ["time, 1 thread", "time, 2 threads"]
     lines = text.head(caption, titles)
     kept = {
         (row["model"], row["method"], row["dtype"]): row
@@ -37,6 +39,8 @@ def activations_table(document: dict[str, Any]) -> str:
         cells = [
             f"{kept[model, method, dtype]['factor']:.2f}x" for dtype in ("float32", "bfloat16")
         ]
+        row = kept[model, method, "float32"]
+        cells += [f"{row['peak'] / row['plain_peak']:.2f}"]
         cells += [steps.get((model, method, threads), "") for threads in (1, 2)]
         lines.append(text.line(model, [method, *cells]))
     return "\n".join(lines) + "\n"

@@ -49,12 +49,13 @@ def _activations() -> list[Target]:
     few, free = "3-bit functions", "keep less, 3-bit functions"
     found = [
         Target(
-            f"BERT, {what}, batch {batch}, bytes saved",
+            f"{model}, {what}, batch {batch}, bytes saved",
             saving,
             asked,
-            activations.kept("BERT", method, "saving_byte_masks", batch=batch),
+            activations.kept(model, method, "saving_byte_masks", batch=batch),
         )
-        for what, method, asked in (("3-bit GELU", few, 0.17), (free, free, 0.31))
+        for model, act in (("BERT", "3-bit GELU"), ("Llama", "3-bit SiLU"))
+        for what, method, asked in ((act, few, 0.17), (free, free, 0.31))
         for batch in (8, 32)
     ]
     found += [
@@ -75,12 +76,13 @@ def _activations() -> list[Target]:
     ]
     found += [
         Target(
-            f"BERT, saved tensors at {bits} bits alone, {dtype}",
+            f"{model}, saved tensors at {bits} bits alone, {dtype}",
             "bytes of plain torch",
             asked,
-            activations.kept("BERT", f"saved, {bits} bits", "factor", dtype),
+            activations.kept(model, f"saved, {bits} bits", "factor", dtype),
             unit="x",
         )
+        for model in ("BERT", "Llama")
         for dtype, bits, asked in (
             ("float32", 4, 8),
             ("float32", 2, 13),

@@ -14,8 +14,8 @@ seconds_encode, seconds_transfer, seconds_decode: per step, of this rank's engin
 communicator: as in "shm"
 errors: {name: relative L2 error of the reduced gradient}, of a sample of its values, against their
     exact mean; the last that was measured. With error feedback it includes what the feedback added
-saved_errors: {module: relative L2 error of the tensor that it saved in the record's last step; its
-    second tensor is MODULE#2, and so on}, of `saved` of the Monitor; {} without one
+saved_errors: {module: relative L2 error of the floating tensor that it saved in the record's last
+    step; its second tensor is MODULE#2, and so on}, of `saved` of the Monitor; {} without one
 bits: {name: bits per value}, and codec: {name: as in "maxmin", "exact"}
 rank, world_size
 """

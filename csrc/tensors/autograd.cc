@@ -4,8 +4,7 @@
 // and a tensor that is written must not require a gradient.
 #include <torch/library.h>
 
-#include <string>
-#include <vector>
+#include <string_view>
 
 #include "tensors/differentiation.h"
 #include "tensors/operators.h"

@@ -5,7 +5,6 @@
 #include <torch/library.h>
 
 #include <memory>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -52,7 +51,8 @@ void raise_in_backward(const at::Tensor& result, const at::Tensor& tensor, const
   torch::autograd::set_history(result, raises);
 }
 
-// As torch's own operators: an inference tensor has no version, and only InferenceMode may write it.
+// An inference tensor has no version, so only InferenceMode may write to it. torch's own operators check
+// the same.
 void may_change(const at::Tensor& out) {
   TORCH_CHECK(
       !out.is_inference() || c10::InferenceMode::is_enabled(),
@@ -65,12 +65,12 @@ void has_changed(const at::Tensor& out) {
 }
 
 void refuse_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const std::string name = op.schema().name().substr(sizeof "torch_cgx::" - 1);
+  const char* const name = op.schema().name().c_str() + (sizeof "torch_cgx::" - 1);
   const auto& arguments = op.schema().arguments();
   const auto given = torch::jit::last(*stack, arguments.size());
   for (size_t i = 0; i < given.size(); ++i) {
     if (!given[i].isTensor()) continue;
-    refuse(name.c_str(), arguments[i].name().c_str(), given[i].toTensor());
+    refuse(name, arguments[i].name().c_str(), given[i].toTensor());
   }
   const at::AutoDispatchBelowAutograd below;
   op.callBoxed(stack);

@@ -20,13 +20,15 @@ void refuse(const char* operation, const char* what, const at::Tensor& tensor);
 /// `result` was computed from `tensor`; the backward pass through it raises a RuntimeError of this text.
 void raise_in_backward(const at::Tensor& result, const at::Tensor& tensor, const char* text);
 
-/// Before an operator writes to `out`, in the key ADInplaceOrView: as torch's own operators, a
-/// RuntimeError for an inference tensor outside of InferenceMode. Afterwards: counts its version.
+/// What kernels of the key ADInplaceOrView do around an operator that writes to `out`, as torch's own do:
+/// may_change() raises a RuntimeError for an inference tensor outside of InferenceMode; has_changed()
+/// counts the version.
 void may_change(const at::Tensor& out);
 void has_changed(const at::Tensor& out);
 
-/// Kernels of any operator of torch_cgx. For the key Autograd: refuse() of each tensor. For
-/// ADInplaceOrView: the two above, of each tensor that the schema says is written.
+/// Boxed kernels, which fit every operator of torch_cgx. refuse_boxed, for the key Autograd, calls refuse()
+/// for each tensor; count_versions_boxed, for ADInplaceOrView, calls may_change() and has_changed() for
+/// each tensor that the schema declares as written.
 void refuse_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 void count_versions_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet,
                           torch::jit::Stack* stack);

@@ -14,7 +14,8 @@ namespace cgx {
 /// would wait for threads that stayed in the parent.
 std::unique_ptr<const Parallel> torch_threads();
 
-/// Values at whose multiples parts of local operators begin: whole cache lines and whole bytes of codes.
+/// The parts of a local operator begin at multiples of this many values, which fill whole cache lines and
+/// whole bytes of codes.
 inline constexpr size_t kPartStep = 4096;
 
 /// Calls body(first, n) over parts of a run of `count` values, on the caller's threads if it is long.

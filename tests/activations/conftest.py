@@ -23,5 +23,5 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def fitted() -> dict[tuple[str, int], Table]:
-    """Every table that is shipped, made anew."""
+    """All shipped tables, fitted again."""
     return fit_tables.fitted()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,17 +38,3 @@ def inputs(dtype: torch.dtype, n: int = 4000) -> torch.Tensor:
     special = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 3.0, -3.0, 6.0, 12.0, -12.0]
     x[: len(special)] = torch.tensor(special)
     return x.to(dtype)
-
-
-def saved_by(
-    function: Callable[..., torch.Tensor], *args: Any, **options: Any
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The result of a call, and the tensors that it saved for its backward pass."""
-    kept: list[torch.Tensor] = []
-
-    def pack(t: torch.Tensor) -> torch.Tensor:
-        kept.append(t)
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        return function(*args, **options), kept

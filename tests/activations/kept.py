@@ -8,18 +8,26 @@ from typing import Any
 import torch
 
 
+def saved_by(
+    function: Callable[..., Any], *args: Any, **options: Any
+) -> tuple[Any, list[torch.Tensor]]:
+    """The result of a call, and the tensors that it saved for its backward pass."""
+    kept: list[torch.Tensor] = []
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        kept.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        return function(*args, **options), kept
+
+
 def kept(function: Callable[[], Any], but: Iterable[torch.Tensor] = ()) -> tuple[Any, int]:
     """The result of a call, and the bytes of the storages that it saved, each once, without those
-    of the tensors in `but`."""
-    storages: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = function()
+    of the tensors in `but`.
+    """
+    result, saved = saved_by(function)
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
     for tensor in but:
         storages.pop(tensor.untyped_storage().data_ptr(), None)
     return result, sum(storages.values())

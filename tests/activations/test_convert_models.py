@@ -110,7 +110,7 @@ class Doubled(nn.GELU):
 def test_gated_blocks_that_are_left() -> None:
     hooked, lora, more = (llama.LlamaMLP(8, 16) for _ in range(3))
     hooked.down_proj.register_forward_hook(lambda *_: None)
-    lora.down_proj = nn.Sequential(lora.down_proj)  # type: ignore[assignment]
+    lora.add_module("down_proj", nn.Sequential(lora.down_proj))
     more.dropout = nn.Dropout(0.0)
     model = nn.ModuleDict(
         {

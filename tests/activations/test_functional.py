@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.activations.few_bit_cases import ARGUMENTS, CASES, DTYPES, NAMES, inputs, saved_by
+from tests.activations.few_bit_cases import ARGUMENTS, CASES, DTYPES, NAMES, inputs
+from tests.activations.kept import saved_by
 from torch_cgx.activations import Table, functional
 from torch_cgx.activations.few_bit.derivatives import CONTINUOUS, STEPS
 from torch_cgx.activations.tables.files import table_for

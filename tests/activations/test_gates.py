@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.activations.kept import kept, relative, same
+from tests.activations.kept import kept, relative, same, saved_by
 from torch_cgx.activations.layers import gate_modules, gates
 from torch_cgx.activations.tables.table import Table
 
@@ -194,10 +194,8 @@ def test_modules_split_one_tensor_and_keep_it_once(
     g = torch.randn(3, 5, 16)
     mine, theirs = (torch.autograd.grad(r, x, g)[0] for r in (y, act(gate) * up))
     assert same(mine, theirs)
-    saved: list[Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        module(x * 1)
-    assert [t.shape for t in saved if t is not None] == [x.shape]
+    _, saved = saved_by(module, x * 1)
+    assert [t.shape for t in saved] == [x.shape]
 
 
 @pytest.mark.parametrize("joined", [True, False])

@@ -188,6 +188,13 @@ def test_autocast_keeps_casts_of_parameters(frozen):
     assert report.by_kind["input of linear"] == (4 * 64 + (0 if frozen else 4 * 32)) * 2
 
 
+def test_a_mask_that_is_a_buffer_is_a_mask():
+    model = Calls(lambda self, x: self.linear(x) * self.mask.to(x.dtype))
+    model.linear = nn.Linear(64, 64)
+    model.register_buffer("mask", torch.ones(64, 64, dtype=torch.bool).tril())
+    assert memory(model, torch.randn(64, 64)).by_kind["mask"] == 64 * 64 * F32
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_keep_their_inputs_only(reentrant):
     class Block(nn.Module):

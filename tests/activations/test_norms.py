@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.activations.kept import kept, relative, same
+from tests.activations.kept import kept, normal, relative, same
 from torch_cgx.activations.layers import norm_range, norms
 from torch_cgx.activations.layers.norm_modules import CastRMSNorm, LayerNorm, RMSNorm
 
@@ -20,7 +20,7 @@ Norm = Callable[..., Tensor]
 
 
 def some(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return normal(*shape, seed=seed).to(dtype)
 
 
 def layer(own: bool, x: Tensor, shape: list[int], w: Tensor | None, b: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from tests.activations.few_bit_cases import FEWBIT_GELU
 from tools import fit_tables
-from torch_cgx.activations.tables import files as files
+from torch_cgx.activations.tables import files
 from torch_cgx.activations.tables.catalog import CATALOG
 from torch_cgx.activations.tables.table import Table
 

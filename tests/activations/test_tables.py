@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.activations.few_bit_cases import FEWBIT_GELU
-from torch_cgx.activations.tables import files as files
+from torch_cgx.activations.tables import files
 from torch_cgx.activations.tables.catalog import CATALOG, elu_row, softplus_row
 from torch_cgx.activations.tables.table import Table, _unpickled
 

@@ -27,6 +27,7 @@ namespace dropout = cgx::dropping::on_gpu;
 using cgx::gpu::DecodeCall;
 using cgx::gpu::EncodeCall;
 using cgx::gpu::FiniteCall;
+using cgx::gpu::NoMemory;
 using cgx::gpu::SumCall;
 
 template <typename Call>
@@ -141,15 +142,13 @@ const Kernel kKernels[] = {
        return blocks<cuda_float::DecodeCall, cuda_float::DecodeMemory>(a, cuda_float::decode_stage);
      }},
     {"cgx_level_encode",
-     [](const void* a) {
-       return blocks<levels::EncodeCall, levels::EncodeMemory>(a, levels::encode_stage);
-     }},
+     [](const void* a) { return blocks<levels::EncodeCall, NoMemory>(a, levels::encode_stage); }},
     {"cgx_level_multiply",
      [](const void* a) {
-       return blocks<levels::MultiplyCall, levels::MultiplyMemory>(a, levels::multiply_stage);
+       return blocks<levels::MultiplyCall, NoMemory>(a, levels::multiply_stage);
      }},
     {"cgx_dropout",
-     [](const void* a) { return blocks<dropout::Call, dropout::Memory>(a, dropout::stage); }},
+     [](const void* a) { return blocks<dropout::Call, NoMemory>(a, dropout::stage); }},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

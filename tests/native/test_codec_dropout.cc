@@ -69,7 +69,7 @@ std::vector<std::byte> on_kernels(const std::vector<std::byte>& x, DType type, d
   call.scale = 1 / (1 - p);
   call.key = kKey;
   call.type = static_cast<uint8_t>(type);
-  device::launch_blocks<Call, Memory>(call, stage);
+  device::launch_blocks<Call, gpu::NoMemory>(call, stage);
   return y;
 }
 

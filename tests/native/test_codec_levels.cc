@@ -127,7 +127,7 @@ void check_kernels(const LevelTable& table, const std::vector<std::byte>& x, int
   encode.count = (n + gpu::kPartValues - 1) / gpu::kPartValues;
   encode.table = table.on_gpu();
   encode.type = static_cast<uint8_t>(type);
-  device::launch_blocks<EncodeCall, EncodeMemory>(encode, encode_stage);
+  device::launch_blocks<EncodeCall, gpu::NoMemory>(encode, encode_stage);
   CHECK(codes == wanted.codes, n, " values of type ", type);
   MultiplyCall multiply{};
   multiply.x = encode.x;
@@ -137,7 +137,7 @@ void check_kernels(const LevelTable& table, const std::vector<std::byte>& x, int
   multiply.count = encode.count;
   multiply.table = encode.table;
   multiply.type = encode.type;
-  device::launch_blocks<MultiplyCall, MultiplyMemory>(multiply, multiply_stage);
+  device::launch_blocks<MultiplyCall, gpu::NoMemory>(multiply, multiply_stage);
   CHECK(y == wanted.multiplied, n, " values of type ", type);
 }
 

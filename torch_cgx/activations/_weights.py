@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
@@ -44,10 +44,10 @@ def is_cast_of(tensor: torch.Tensor, weights: Mapping[torch.Size, list[torch.Ten
     return False
 
 
-def frozen_of(model: nn.Module) -> dict[torch.Size, list[torch.Tensor]]:
-    """Parameters and buffers of a model that require no gradient, by shape."""
+def frozen_of(tensors: Iterable[torch.Tensor]) -> dict[torch.Size, list[torch.Tensor]]:
+    """Those of a model's tensors that require no gradient, by shape."""
     found: dict[torch.Size, list[torch.Tensor]] = {}
-    for one in (*model.parameters(), *model.buffers()):
+    for one in tensors:
         if not one.requires_grad and has_storage(one):
             found.setdefault(one.shape, []).append(one)
     return found

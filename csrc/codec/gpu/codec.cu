@@ -191,12 +191,11 @@ CGX_BLOCK_KERNEL(cgx_cuda_float_decode, cuda_float_compress::on_gpu::DecodeCall,
                  cuda_float_compress::on_gpu::DecodeMemory,
                  cuda_float_compress::on_gpu::decode_stage)
 
-CGX_BLOCK_KERNEL(cgx_level_encode, levels::on_gpu::EncodeCall, levels::on_gpu::EncodeMemory,
+CGX_BLOCK_KERNEL(cgx_level_encode, levels::on_gpu::EncodeCall, NoMemory,
                  levels::on_gpu::encode_stage)
-CGX_BLOCK_KERNEL(cgx_level_multiply, levels::on_gpu::MultiplyCall, levels::on_gpu::MultiplyMemory,
+CGX_BLOCK_KERNEL(cgx_level_multiply, levels::on_gpu::MultiplyCall, NoMemory,
                  levels::on_gpu::multiply_stage)
-CGX_BLOCK_KERNEL(cgx_dropout, dropping::on_gpu::Call, dropping::on_gpu::Memory,
-                 dropping::on_gpu::stage)
+CGX_BLOCK_KERNEL(cgx_dropout, dropping::on_gpu::Call, NoMemory, dropping::on_gpu::stage)
 
 /// The shared memory of a warp's family; none where it has an empty struct for it.
 #define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                                  \

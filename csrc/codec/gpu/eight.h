@@ -1,5 +1,5 @@
-// Kernels in which a thread takes eight values at a time, in registers: loading them, storing them, and
-// the parts of a call that a thread block takes in turn.
+// Kernels whose threads hold eight values each in registers: they load them, store them, and share a call
+// in parts, one thread block a part.
 #pragma once
 
 #include "base/half.h"
@@ -9,12 +9,10 @@
 
 namespace cgx::gpu {
 
-/// Values of a thread block.
-inline constexpr uint32_t kPartValues = kThreads * kGroup;
-/// In place of a Type: float64. Calls have the number of a type as uint8_t.
-inline constexpr uint8_t kWideType = 3;
+/// The shared memory of kernels that use none.
+struct NoMemory {};
 
-/// The eight values of a thread, as they are computed with.
+/// The eight values of a thread, in the type to compute in.
 template <typename Real>
 struct Eight {
   Real values[kGroup];
@@ -78,18 +76,19 @@ CGX_HD void store_eight(unsigned char* y, uint64_t first, uint32_t n, uint8_t,
   }
 }
 
-CGX_HD uint32_t values_of(uint64_t values, uint64_t first) {
+/// How many of the eight values from number `first` on exist, of `values` in all.
+CGX_HD uint32_t count_from(uint64_t first, uint64_t values) {
   if (first >= values) return 0;
   return values - first < kGroup ? static_cast<uint32_t>(values - first) : kGroup;
 }
 
-/// Part number i of a call with `values` values of `type`: work(Real{}, first, n) for each thread that
-/// has n > 0 of them from number `first` on, where Real is what they are computed in.
+/// Runs part number i of a call with `values` values of `type`: each thread that has n > 0 of them, from
+/// number `first` on, calls work(Real{}, first, n), where Real is the type to compute in.
 template <typename Block, typename Work>
 CGX_HD void each_eight(Block& block, uint64_t values, uint8_t type, uint64_t i, const Work& work) {
   block.phase([&](uint32_t t) {
     const uint64_t first = i * kPartValues + t * kGroup;
-    const uint32_t n = values_of(values, first);
+    const uint32_t n = count_from(first, values);
     if (n == 0) return;
     type == kWideType ? work(double{}, first, n) : work(float{}, first, n);
   });

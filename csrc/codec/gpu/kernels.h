@@ -42,7 +42,7 @@ class KernelModule {
   void encode(const cuda_float_compress::on_gpu::EncodeCall& call, device::Stream stream) const;
   void decode(const cuda_float_compress::on_gpu::DecodeCall& call, device::Stream stream) const;
 
-  /// Of a table of levels; of dropout.
+  /// encode and multiply use a table of levels (codec/levels), dropout the random numbers of its key.
   void encode(const levels::on_gpu::EncodeCall& call, device::Stream stream) const;
   void multiply(const levels::on_gpu::MultiplyCall& call, device::Stream stream) const;
   void dropout(const dropping::on_gpu::Call& call, device::Stream stream) const;

@@ -15,6 +15,8 @@ constexpr uint8_t kRaw = 0;
 
 /// Element types, as cgx::DType.
 enum class Type : uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+/// Stands for float64, which Type lacks, where a call names its type as uint8_t.
+inline constexpr uint8_t kWideType = 3;
 
 struct alignas(8) CodecRun {
   uint64_t value;         // place of the first value in the tensor that is read, or decoded to
@@ -50,6 +52,8 @@ constexpr uint32_t kThreads = 256;
 /// Values that a thread codes at once. Where buckets are multiples of it, a group lies in one.
 constexpr uint32_t kGroup = 8;
 static_assert(kTile == kGroup * kThreads);
+/// Values in a part, which one thread block takes, of calls without a table of runs.
+inline constexpr uint32_t kPartValues = kThreads * kGroup;
 /// Values that a warp codes at once, and their log2.
 [[maybe_unused]] constexpr uint32_t kUnitOfWarp = 512, kLogOfUnit = 9;
 

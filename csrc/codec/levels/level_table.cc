@@ -2,12 +2,10 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/error.h"
 #include "base/float_mode.h"
-#include "base/nan.h"
 #include "codec/levels/tree.h"
 #include "codec/ops/scalar-inl.h"
 
@@ -32,21 +30,13 @@ struct Value {
 };
 template <>
 struct Value<kFloat64> {
-  static double of(const std::byte* x, size_t i) {
-    double value;
-    std::memcpy(&value, x + 8 * i, 8);
-    return value;
-  }
-  static void put(std::byte* y, size_t i, double value) {
-    value = one_nan(value);
-    std::memcpy(y + 8 * i, &value, 8);
-  }
+  static double of(const std::byte* x, size_t i) { return load_wide(x, i); }
   static void put(std::byte* y, size_t i, const Arrays& table, uint32_t code) {
-    put(y, i, table.wide_level[code]);
+    store_wide(y, i, table.wide_level[code]);
   }
   static void put_product(std::byte* y, size_t i, const std::byte* x, const Arrays& table,
                           uint32_t code) {
-    put(y, i, of(x, i) * table.wide_level[code]);
+    store_wide(y, i, load_wide(x, i) * table.wide_level[code]);
   }
 };
 

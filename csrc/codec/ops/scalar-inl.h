@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/half.h"
+#include "base/nan.h"
 
 namespace cgx::cpu::scalar {
 
@@ -31,6 +32,17 @@ void store(std::byte* y, size_t i, float value) {
         dtype == DType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value);
     std::memcpy(y + 2 * i, &bits, 2);
   }
+}
+
+inline double load_wide(const std::byte* x, size_t i) {
+  double value;
+  std::memcpy(&value, x + 8 * i, 8);
+  return value;
+}
+
+inline void store_wide(std::byte* y, size_t i, double value) {
+  value = one_nan(value);
+  std::memcpy(y + 8 * i, &value, 8);
 }
 
 /// Calls f.operator()<dtype>().

@@ -1,7 +1,7 @@
 #include "tensors/activations/gpu.h"
 
-#include "codec/gpu/eight.h"
 #include "codec/gpu/kernels.h"
+#include "codec/gpu/run.h"
 #include "tensors/checks.h"
 #include "tensors/gpu/here.h"
 #include "tensors/gpu/kernels.h"
@@ -18,6 +18,7 @@ Call call_of(const at::Tensor& x, DType dtype) {
   call.x = bytes_of(x);
   call.values = count_of(x);
   call.count = (count_of(x) + gpu::kPartValues - 1) / gpu::kPartValues;
+  static_assert(static_cast<uint8_t>(DType::kFloat64) == gpu::kWideType);
   call.type = static_cast<uint8_t>(dtype);
   return call;
 }

@@ -1,5 +1,5 @@
 // Integers and bools in the bits that they need: operators pack_integers and unpack_integers
-// (codec/activations/integers). On the CPU; other devices go by torch's operators (torch_cgx/activations).
+// (codec/activations/integers). They run on the CPU; elsewhere torch_cgx/activations uses torch's operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>

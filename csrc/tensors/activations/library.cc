@@ -4,9 +4,7 @@
 #include <torch/library.h>
 
 #include <array>
-#include <string>
 #include <tuple>
-#include <vector>
 
 #include "tensors/activations/dropout.h"
 #include "tensors/activations/integers.h"

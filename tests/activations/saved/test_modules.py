@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import threading
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.activations.kept import gradients, normal, relative
+from tests.activations.kept import gradients, normal, relative, saved_by
 from tests.activations.saved.saving import FP32, Gets, back, make_model
 from torch_cgx import activations, codecs
 from torch_cgx.activations import compress_saved
@@ -63,6 +64,44 @@ def test_errors_of_a_modules_tensors_stand_beside_each_other() -> None:
         out = model[0](x.requires_grad_(), y.requires_grad_())
     out.sum().backward()
     assert context.errors == pytest.approx({"0": wanted[0], "0#2": wanted[1]})
+
+
+def test_errors_are_numbered_in_the_order_of_saving() -> None:
+    class Saves(nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = Gets.apply(torch.ones(3, requires_grad=True), *tensors)
+            return found
+
+    plain, mask = normal(2000), (normal(2000) > 0).float()
+    graph = normal(2000, seed=2).requires_grad_().exp()
+    wanted = {
+        id(values): relative(back(values, context=compress_saved(FP32))[0], values)
+        for values in (plain, graph)
+    } | {id(mask): 0.0}
+    for order in itertools.permutations((plain, graph, mask)):  # only `graph` has a history
+        context = compress_saved(FP32, measure=True)
+        with context:
+            Saves()(*order)
+        found = [context.errors[name] for name in ("", "#2", "#3")]
+        assert found == pytest.approx([wanted[id(values)] for values in order])
+
+
+def test_counts_are_those_of_the_last_entry_alone() -> None:
+    context, x = compress_saved(FP32), normal(2000).requires_grad_()
+    sizes = []
+
+    def other() -> None:
+        with context:
+            torch.exp(x)
+            sizes.append(context.bytes_saved)
+
+    with context:
+        torch.exp(x)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        torch.exp(x)
+    assert [*sizes, context.bytes_saved] == [x.nbytes] * 2
 
 
 def test_compress_by_module_and_its_removal() -> None:
@@ -139,10 +178,7 @@ def test_an_interrupted_forward_pass_leaves_nothing_behind() -> None:
     with pytest.raises(KeyboardInterrupt):
         model(x)
     handle.remove()
-    kept: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t), lambda t: t):
-        torch.exp(x)
-    assert len(kept) == 1
+    assert len(saved_by(torch.exp, x)[1]) == 1
 
 
 def test_removal_while_the_forward_pass_is_running_is_refused() -> None:
@@ -227,6 +263,9 @@ def test_overrides_that_match_nothing_are_an_error() -> None:
         compress_saved(overrides={"attn": {"bits": 8}}, model=model)
     with pytest.raises(ValueError, match=text):
         activations.compress(model, overrides={"attn": {"bits": 8}})
+    with pytest.raises(ValueError, match=text):  # also where all tensors are small
+        with compress_saved(overrides={"attn": {"bits": 8}}, min_size=1 << 20):
+            model(normal(3, 64))
     assert not model._forward_hooks and not model._forward_pre_hooks
     with pytest.raises(ValueError, match=text):
         with compress_saved(overrides={"attn": {"bits": 8}}):

@@ -92,6 +92,7 @@ def test_a_resumed_run_rounds_as_one_that_was_never_stopped() -> None:
     resumed.load_state_dict(handle.state_dict())
     for a, b in zip(trained(2, second, resumed), wanted, strict=True):
         assert torch.equal(a, b)
-    for bad in ({}, {"step": -1}, {"step": True}, {"step": 1, "x": 2}, None):
+    refused: tuple[Any, ...] = ({}, {"step": -1}, {"step": True}, {"step": 1, "x": 2}, None)
+    for state in refused:
         with pytest.raises(ValueError, match="step"):
-            resumed.load_state_dict(bad)  # type: ignore[arg-type]
+            resumed.load_state_dict(state)

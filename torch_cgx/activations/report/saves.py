@@ -1,9 +1,8 @@
 """What autograd keeps for backward while a model runs: who saved it, and in which storage.
 
-Hooks on saved tensors see a tensor but not the node that saves it. A node takes its number when it
-is made, just before it saves, so the number of the next node less 1 is the node's; a
-walk over the graph gives the names of numbers afterwards. Nothing is unpacked for that, so that
-checkpointed regions are not computed again.
+Hooks on saved tensors see a tensor but not the node that saves it, only the node's number (see
+next_node); a walk over the graph gives the names of numbers afterwards. Nothing is unpacked for
+that, so that checkpointed regions are not computed again.
 
 What hooks of others pack (of `compress_saved`, `save_on_cpu` or a checkpoint inside the model, or
 around the call) is counted as they hold it.
@@ -30,6 +29,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from torch_cgx.activations._history import next_node
 from torch_cgx.activations._weights import frozen_of, is_cast_of
 from torch_cgx.activations.report.graph import Graph, producer_of, tensors_in, walk
 
@@ -103,9 +103,9 @@ class Saves:
         self._names = {module: name for name, module in model.named_modules()}
         self._thread = threading.get_ident()
         self.own = _storages_of(model)
-        self.frozen = frozen_of(model)
+        self.frozen = frozen_of(model.parameters())
         self.parameters = {id(p) for p in model.parameters()}
-        self.start = _next_node()
+        self.start = next_node()
         self.peak = 0
         self._live: dict[int, list[int]] = {}
         self._bytes = 0
@@ -156,11 +156,11 @@ class Saves:
         return enter, leave
 
     def _mark(self) -> None:
-        number = _next_node()
+        number = next_node()
         self._moments.append((number, self._stack[-1]))
 
     def _pack(self, tensor: torch.Tensor, pack: Any) -> _Handle:
-        number = _next_node() - 1
+        number = next_node() - 1
         save = _save_of(tensor, number, self._stack[-1])
         save.boundary, save.function = _callers()
         producer, copied = producer_of(tensor)
@@ -229,11 +229,6 @@ class Saves:
             )
             for storage, tensor, saves in found.values()
         ]
-
-
-def _next_node() -> int:
-    """The number that the next node on this thread gets."""
-    return int(torch._C._autograd._get_sequence_nr())
 
 
 def _storages_of(model: torch.nn.Module) -> set[int]:

@@ -104,8 +104,9 @@ class compress_saved:
 
     @property
     def errors(self) -> dict[str, float]:
-        """With measure=True: the relative L2 error of each tensor of the last entry, by the name of
-        the module that saved it; of a module's second tensor by NAME#2, and so on.
+        """With measure=True: the relative L2 error of each floating tensor of the last entry, by
+        the name of the module that saved it; a module's second tensor is NAME#2, and so on. It is
+        0 for masks, and where the codec would have needed as many bytes as the tensor.
         """
         return dict(self._ledger.errors)
 
@@ -131,7 +132,7 @@ class compress_saved:
 
     def __enter__(self) -> compress_saved:
         _refuse_tracing()
-        self._ledger.begin()
+        self._ledger = Ledger()
         entry = Entry(
             self._rules, self._ledger, self._key(), self._names_of, self._named, self.measure
         )

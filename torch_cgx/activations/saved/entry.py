@@ -1,4 +1,4 @@
-"""An entry of `compress_saved`: what its hooks make of the tensors that nodes save."""
+"""The hooks of `compress_saved`: what they make of the tensors that nodes save."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_cgx.activations._history import next_node
 from torch_cgx.activations._weights import has_storage, is_cast_of, is_weight
 from torch_cgx.activations.saved import integers, masks
 from torch_cgx.activations.saved.codings import Coding
@@ -31,8 +32,9 @@ def unpack(packed: Packed) -> torch.Tensor:
 
 
 class Entry:
-    """One entry of a context. step: the key of its random numbers. names_of(root): the names of a
-    model's modules, model(): the one that was named, if any. frame: see `compress_saved.only_in`.
+    """Packs what nodes save during one entry of a context. step keys stochastic rounding.
+    names_of(root) returns the names of a model's modules, model() the model that was given to
+    `compress_saved`, or None. frame: see `compress_saved.only_in`.
     """
 
     def __init__(
@@ -49,10 +51,11 @@ class Entry:
         self._lock = threading.RLock()  # several threads may settle what one has saved
         self._rank = _rank() if rules.stochastic else 0
         self._number = 0
+        self._of_module: dict[str, int] = {}  # floating tensors that each module has saved
         self.frame: FrameType | None = None
         self._sources: weakref.WeakValueDictionary[tuple[Any, ...], Source]
         self._sources = weakref.WeakValueDictionary()
-        self._later: list[tuple[int, Part]] = []  # numbers of their nodes
+        self._later: list[tuple[int, Part]] = []  # with next_node() when they were saved
         self._largest = 0  # values of a tensor so far
         # Of each model that runs in it.
         self._weights: dict[nn.Module, set[int]] = {}
@@ -60,9 +63,14 @@ class Entry:
 
     def pack(self, tensor: torch.Tensor) -> Packed:
         rules = self._rules
-        self.settle(_node())
+        self.settle(next_node())
         if self.frame is not None and not is_running(self.frame):
             return Kept(tensor)
+        by_name = rules.by_name
+        stack, compiled = running() if by_name else ([], False)
+        if rules.overrides and (root := self._root(stack)) is not None:
+            # `check_names` sees the names of a model also if nothing of it is compressed.
+            self._names_of(root)
         if (
             tensor.is_meta
             or tensor.numel() < rules.min_size
@@ -75,10 +83,9 @@ class Entry:
         floating = tensor.dtype in _FLOATING
         if not floating and not integers.worth(tensor):
             return Kept(tensor)
-        stack, compiled = (
-            running() if rules.by_name or not tensor.requires_grad or self._measure else ([], False)
-        )
-        if compiled and rules.by_name:
+        if not by_name and (not tensor.requires_grad or self._measure):
+            stack, _ = running()
+        if compiled and by_name:
             raise RuntimeError(
                 "compress_saved: a compiled function saves tensors of several modules at once, so "
                 "overrides and filter, which go by the module's name, do not apply to it; leave "
@@ -103,7 +110,7 @@ class Entry:
 
     def _is_statistic(self, tensor: torch.Tensor) -> bool:
         """Whether it is a number a row of what a node computes with, as the scale of a norm or the
-        sum of a softmax: of few bits, it would change whole rows.
+        sum of a softmax: rounded to few bits, it would change whole rows.
         """
         self._largest = max(self._largest, tensor.numel())
         if not tensor.is_floating_point() or tensor.numel() * _ROW > self._largest:
@@ -142,21 +149,29 @@ class Entry:
         if part is None:
             values = tensor.detach().as_strided(region.sizes, region.strides, region.offset)
             self._number += 1
-            part = Part(
-                region,
-                functools.partial(self._fill, values, coding, name, self._number, tensor.shape),
+            label = self._label(name, values)
+            fill = functools.partial(
+                self._fill, values, coding, name, label, self._number, tensor.shape
             )
+            part = Part(region, fill)
             if tensor.grad_fn is None and not tensor.requires_grad:
                 # Some nodes save what they have yet to write, as the noise of rrelu.
-                self._later.append((_node(), part))
+                self._later.append((next_node(), part))
             elif not part.settle():
                 return Kept(tensor)
             source.parts.append(part)
             self._sources[key] = source
         return Handle(source, part, tensor)
 
+    def _label(self, name: str, values: torch.Tensor) -> str:
+        """NAME, and NAME#2 for the second floating tensor that the module saves."""
+        if not self._measure or not values.is_floating_point():
+            return name
+        number = self._of_module[name] = self._of_module.get(name, 0) + 1
+        return name if number == 1 else f"{name}#{number}"
+
     def settle(self, node: int | None) -> None:
-        """Encodes what other nodes have saved; None: what any has."""
+        """Encodes what was saved while next_node() was another number than `node`; None: all."""
         if not self._later:
             return
         with self._lock:
@@ -166,7 +181,13 @@ class Entry:
                 part.settle()
 
     def _fill(
-        self, values: torch.Tensor, coding: Coding, name: str, number: int, shape: torch.Size
+        self,
+        values: torch.Tensor,
+        coding: Coding,
+        name: str,
+        label: str,
+        number: int,
+        shape: torch.Size,
     ) -> tuple[Decode, torch.Tensor | None] | None:
         """What decodes the values, and their payload; None where that would not be shorter."""
         numel, dtype, device = values.numel(), values.dtype, values.device
@@ -181,6 +202,8 @@ class Entry:
         two = masks.pack(values)
         if two is not None:
             ledger.add(numel * values.itemsize, two.codes.nbytes)
+            if self._measure:
+                ledger.measure(label, values, None)
             return (lambda: masks.unpack(two, numel, dtype)), two.codes
         if dtype not in coding.dtypes:
             allowed = ", ".join(str(one).removeprefix("torch.") for one in coding.dtypes)
@@ -191,6 +214,8 @@ class Entry:
             )
         payload = coding.encode(values, self._step, number, self._rank)
         if payload.nbytes >= numel * values.itemsize:  # 16 bits as "half" would win nothing
+            if self._measure:
+                ledger.measure(label, values, None)
             return None
 
         def decode() -> torch.Tensor:
@@ -198,13 +223,8 @@ class Entry:
 
         ledger.add(numel * values.itemsize, payload.nbytes)
         if self._measure:
-            ledger.measure(name, values, decode().view(values.shape))
+            ledger.measure(label, values, decode().view(values.shape))
         return decode, payload
-
-
-def _node() -> int:
-    """The number of the node that is being made on this thread."""
-    return int(torch._C._autograd._get_sequence_nr())
 
 
 def _rank() -> int:

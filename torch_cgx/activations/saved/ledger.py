@@ -8,30 +8,29 @@ import torch
 
 
 class Ledger:
-    """Counts of the last entry of a context. Threads that are in it together add to one sum."""
+    """Counts of one entry of a context, which several threads may settle."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.begin()
-
-    def begin(self) -> None:
         self.bytes_saved = self.bytes_kept = 0
         self.errors: dict[str, float] = {}
-        self._tensors: dict[str, int] = {}  # of each module
 
     def add(self, saved: int, kept: int) -> None:
         with self._lock:
             self.bytes_saved += saved
             self.bytes_kept += kept
 
-    def measure(self, name: str, values: torch.Tensor, decoded: torch.Tensor) -> None:
-        """Notes the relative L2 error of decoded values; 0 of zeros that came back. The second
-        tensor of a module is called NAME#2, and so on.
+    def measure(self, label: str, values: torch.Tensor, decoded: torch.Tensor | None) -> None:
+        """Notes the relative L2 error of decoded values; 0 for zeros that came back, and where
+        `decoded` is None: the values are kept exactly.
         """
-        exact = values.detach().double()
-        error = float((decoded.double() - exact).norm())
-        norm = float(exact.norm())
-        relative = error / norm if norm else (0.0 if error == 0 else float("inf"))
+        relative = 0.0 if decoded is None else _relative_error(values, decoded)
         with self._lock:
-            number = self._tensors[name] = self._tensors.get(name, 0) + 1
-            self.errors[name if number == 1 else f"{name}#{number}"] = relative
+            self.errors[label] = relative
+
+
+def _relative_error(values: torch.Tensor, decoded: torch.Tensor) -> float:
+    exact = values.detach().double()
+    error = float((decoded.double() - exact).norm())
+    norm = float(exact.norm())
+    return error / norm if norm else (0.0 if error == 0 else float("inf"))

@@ -64,30 +64,31 @@ class Names:
 
     def __init__(self, root: nn.Module):
         self._root = weakref.ref(root)
-        self._names = {id(module): name for name, module in root.named_modules()}
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        for name, module in root.named_modules():
+            self._names[module] = name
 
     def of(self, stack: list[nn.Module]) -> str:
         for module in reversed(stack):
-            name = self._names.get(id(module))
+            name = self._names.get(module)
             if name is not None:
                 return name
         return ""
 
     def any_of(self, stack: list[nn.Module]) -> bool:
-        return any(id(module) in self._names for module in stack)
+        return any(module in self._names for module in stack)
 
     def all(self) -> list[str]:
         return list(self._names.values())
 
     def storages(self) -> set[int]:
         """Identities of the storages of parameters and buffers, as they are now."""
-        root = self._root()
-        if root is None:
-            return set()
-        held = (*root.parameters(), *root.buffers())
-        return {one.untyped_storage()._cdata for one in held if has_storage(one)}
+        return {one.untyped_storage()._cdata for one in self._held() if has_storage(one)}
 
     def frozen(self) -> dict[torch.Size, list[torch.Tensor]]:
-        """Of its parameters and buffers, those that require no gradient, by shape."""
+        """The parameters and buffers that require no gradient, by shape."""
+        return frozen_of(self._held())
+
+    def _held(self) -> list[torch.Tensor]:
         root = self._root()
-        return {} if root is None else frozen_of(root)
+        return [] if root is None else [*root.parameters(), *root.buffers()]

@@ -1,11 +1,9 @@
 #include "codec/activations/dropout/dropout.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/float_mode.h"
-#include "base/nan.h"
 #include "codec/activations/dropout/loops.h"
 #include "codec/ops/scalar-inl.h"
 
@@ -32,11 +30,7 @@ void drop(const Run& run, const std::byte* x, size_t n, std::byte* y) {
 template <>
 void drop<kFloat64>(const Run& run, const std::byte* x, size_t n, std::byte* y) {
   for (size_t i = 0; i < n; ++i) {
-    double value;
-    std::memcpy(&value, x + 8 * i, 8);
-    value *= stays(run, i) ? run.scale : 0.0;
-    value = one_nan(value);
-    std::memcpy(y + 8 * i, &value, 8);
+    store_wide(y, i, load_wide(x, i) * (stays(run, i) ? run.scale : 0.0));
   }
 }
 

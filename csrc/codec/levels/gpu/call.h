@@ -1,5 +1,5 @@
-// What the kernels of a table of levels are told. A thread takes eight values, whose codes begin and end
-// a byte.
+// The arguments of the kernels of a table of levels. Each thread takes eight values, so their codes fill
+// whole bytes.
 #pragma once
 
 #include "base/host_device.h"

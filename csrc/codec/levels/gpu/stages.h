@@ -9,10 +9,6 @@ namespace cgx::levels::on_gpu {
 using gpu::Eight;
 using gpu::kGroup;
 
-// Kernels are told apart by their memory, of which these need none.
-struct EncodeMemory {};
-struct MultiplyMemory {};
-
 CGX_HD float border_of(const Table& table, uint32_t i, float) { return table.border[i]; }
 CGX_HD double border_of(const Table& table, uint32_t i, double) { return table.wide_border[i]; }
 CGX_HD float level_of(const Table& table, uint32_t i, float) { return table.level[i]; }
@@ -64,14 +60,14 @@ CGX_HD void multiply_eight(const MultiplyCall& call, uint64_t first, uint32_t n)
 
 /// Part number i of the call.
 template <typename Block>
-CGX_HD void encode_stage(Block& block, EncodeMemory&, const EncodeCall& call, uint64_t i) {
+CGX_HD void encode_stage(Block& block, gpu::NoMemory&, const EncodeCall& call, uint64_t i) {
   gpu::each_eight(block, call.values, call.type, i, [&](auto real, uint64_t first, uint32_t n) {
     encode_eight<decltype(real)>(call, first, n);
   });
 }
 
 template <typename Block>
-CGX_HD void multiply_stage(Block& block, MultiplyMemory&, const MultiplyCall& call, uint64_t i) {
+CGX_HD void multiply_stage(Block& block, gpu::NoMemory&, const MultiplyCall& call, uint64_t i) {
   gpu::each_eight(block, call.values, call.type, i, [&](auto real, uint64_t first, uint32_t n) {
     multiply_eight<decltype(real)>(call, first, n);
   });

@@ -1,7 +1,7 @@
-// What the kernel of dropout is told.
+// The argument of the kernel of dropout.
 #pragma once
 
-#include "base/host_device.h"
+#include "codec/gpu/run.h"
 #include "codec/ops/random.h"
 
 namespace cgx::dropping::on_gpu {

@@ -6,8 +6,6 @@
 
 namespace cgx::dropping::on_gpu {
 
-struct Memory {};  // none: kernels are told apart by it
-
 template <typename Real>
 CGX_HD void drop_eight(const Call& call, uint64_t first, uint32_t n) {
   gpu::Eight<Real> eight;
@@ -21,7 +19,7 @@ CGX_HD void drop_eight(const Call& call, uint64_t first, uint32_t n) {
 
 /// Part number i of the call.
 template <typename Block>
-CGX_HD void stage(Block& block, Memory&, const Call& call, uint64_t i) {
+CGX_HD void stage(Block& block, gpu::NoMemory&, const Call& call, uint64_t i) {
   gpu::each_eight(block, call.values, call.type, i, [&](auto real, uint64_t first, uint32_t n) {
     drop_eight<decltype(real)>(call, first, n);
   });
