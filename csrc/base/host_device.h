@@ -43,6 +43,14 @@ static_assert(sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "these types have 
 #define CGX_HD inline
 #endif
 
+/// Of a function in a loop that a host's compiler makes vectors of: it has to be inlined for that, into the
+/// code of one SIMD level.
+#if defined(CGX_DEVICE_COMPILER)
+#define CGX_HD_LOOP CGX_HD
+#else
+#define CGX_HD_LOOP inline __attribute__((always_inline))
+#endif
+
 /// A constant array, on the side that reads it: `CGX_TABLE float kName[3] = {...};`.
 #if defined(CGX_DEVICE_COMPILER)
 #define CGX_TABLE static __device__ const
@@ -65,6 +73,7 @@ CGX_HD float rn_sqrt(float a) { return __fsqrt_rn(a); }
 CGX_HD float rn_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __float_as_uint(x); }
 CGX_HD float from_bits(uint32_t bits) { return __uint_as_float(bits); }
+CGX_HD uint64_t as_bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
 CGX_HD double wide_from_bits(uint64_t bits) {
   return __longlong_as_double(static_cast<long long>(bits));
 }
@@ -77,6 +86,7 @@ CGX_HD float rn_sqrt(float a) { return __builtin_sqrtf(a); }
 CGX_HD float rn_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 CGX_HD float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+CGX_HD uint64_t as_bits(double x) { return __builtin_bit_cast(uint64_t, x); }
 CGX_HD double wide_from_bits(uint64_t bits) { return __builtin_bit_cast(double, bits); }
 #endif
 

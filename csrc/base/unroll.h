@@ -1,4 +1,4 @@
-// Hints on loops for the compilers of kernels. The host's compiler gets none.
+// Hints on loops for the compilers of kernels, and one for the host's.
 //
 // CGX_UNROLL: before a loop whose counter has to be known to a kernel's compiler: its arrays stay
 // in registers. CGX_LOOP: before one that is taken seldom and shall stay small.
@@ -12,4 +12,12 @@
 #else
 #define CGX_UNROLL
 #define CGX_LOOP
+#endif
+
+/// Before a loop of the host's whose steps do not depend on each other, though what it reads and what it
+/// writes may be the same memory, value by value.
+#if defined(__clang__)
+#define CGX_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define CGX_INDEPENDENT _Pragma("GCC ivdep")
 #endif

@@ -10,6 +10,7 @@
 #include "bindings/compat.h"
 #include "bindings/diagnostics.h"
 #include "bindings/dtypes.h"
+#include "bindings/emulation.h"
 #include "bindings/engine.h"
 #include "bindings/future.h"
 #include "bindings/group.h"
@@ -27,6 +28,7 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_bounded(m);
   cgx::bind_compat(m);
   cgx::bind_bdi(m);
+  cgx::bind_emulation(m);
   cgx::bind_engine(m);
   cgx::bind_group(m);
   cgx::bind_simulate(m);

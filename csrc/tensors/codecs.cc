@@ -13,6 +13,7 @@
 #include "tensors/checks.h"
 #include "tensors/gpu/codecs.h"
 #include "tensors/memory.h"
+#include "tensors/results.h"
 #include "tensors/threads.h"
 
 namespace cgx {
@@ -33,34 +34,6 @@ struct Below {
 
 bool is_aligned(const at::Tensor& payload) {
   return reinterpret_cast<uintptr_t>(payload.const_data_ptr()) % kAlignment == 0;
-}
-
-// The tensor, or a copy whose memory holds its values: a lazily negated view has others, lazy zeros
-// have none.
-at::Tensor dense(const at::Tensor& tensor) {
-  if (tensor.is_neg() || tensor._is_zerotensor()) {
-    return at::empty(tensor.sizes(), tensor.options()).copy_(tensor);
-  }
-  return tensor.contiguous();
-}
-
-// True if values can be written to its memory as they come.
-bool can_write(const at::Tensor& out) {
-  return out.is_contiguous() && !out.is_neg() && !out._is_zerotensor();
-}
-
-// Whether their memory may have bytes in common: two storages may lie in one array of NumPy.
-bool overlaps(const at::Tensor& out, const at::Tensor& other) {
-  const auto begin = [](const at::Tensor& t) {
-    return reinterpret_cast<uintptr_t>(t.storage().data());
-  };
-  const auto end = [&](const at::Tensor& t) { return begin(t) + t.storage().nbytes(); };
-  return out.nbytes() > 0 && begin(out) < end(other) && begin(other) < end(out);
-}
-
-// The same while `payload` is read.
-bool can_take(const at::Tensor& out, const at::Tensor& payload) {
-  return can_write(out) && !overlaps(out, payload);
 }
 
 std::byte* bytes_of(const at::Tensor& tensor) {
@@ -106,26 +79,6 @@ void decode_on_gpu(const Codec& codec, const at::Tensor& payload, DType wire, co
   gpu_decode(codec, from, wire, values, add, kernel_loader());
   const_cast<at::Tensor&>(y).copy_(values);
 }
-
-// The memory that an operator writes for `out`: its own where it can, else new memory.
-class Result {
- public:
-  /// from: what is read while the memory is written.
-  Result(const at::Tensor& out, bool direct)
-      : out_(out), memory_(direct ? out : at::empty(out.sizes(), out.options())) {}
-
-  const at::Tensor& memory() const { return memory_; }
-  /// Before values are added to them.
-  void fetch() const {
-    if (!memory_.is_same(out_)) const_cast<at::Tensor&>(memory_).copy_(out_);
-  }
-  void deliver() const {
-    if (!memory_.is_same(out_)) const_cast<at::Tensor&>(out_).copy_(memory_);
-  }
-
- private:
-  const at::Tensor out_, memory_;
-};
 
 RandomKey random_key_of(const Codec& codec, const ElementKey& key) {
   TORCH_CHECK_VALUE(key.number <= INT64_MAX, "number is ", static_cast<int64_t>(key.number),
@@ -199,13 +152,13 @@ void roundtrip_to(const Codec& codec, const at::Tensor& x, DType dtype, const El
 std::pair<at::Tensor, DType> values_of(const at::Tensor& tensor) {
   check_tensor("tensor", tensor);
   const DType dtype = codec_dtype("tensor.dtype", tensor.scalar_type());
-  return {dense(tensor), dtype};
+  return {dense_values(tensor), dtype};
 }
 
 at::Tensor payload_of(const at::Tensor& payload) {
   check_tensor("payload", payload);
   check_payload("payload", payload);
-  return dense(payload);
+  return dense_values(payload);
 }
 
 }  // namespace

@@ -13,14 +13,15 @@ namespace {
 
 // The scale of values that share one: the least power of two that none of them exceeds, if float32 has it.
 // Values that have none are not scaled.
-int exponent_of_scale(const float* x, size_t n, int64_t group) {
+template <typename Real>
+int exponent_of_scale(const Real* x, size_t n, int64_t group) {
   if (group == 1) return 0;
-  float most = 0;
+  Real most = 0;
   for (size_t i = 0; i < n; ++i) {
     if (std::isfinite(x[i])) most = std::max(most, std::fabs(x[i]));
   }
   int exponent = 0;
-  const float fraction = std::frexp(most, &exponent);
+  const Real fraction = std::frexp(most, &exponent);
   return most == 0 ? 0 : std::min(fraction == 0.5f ? exponent - 1 : exponent, 127);
 }
 
@@ -38,27 +39,42 @@ class ToyPowers final : public Cast {
         group_(config.get("group")) {}
 
   size_t block() const override { return static_cast<size_t>(group_); }
+  CastSize size() const override { return {.bits = 8}; }
+  double largest() const override { return 1; }
+  double smallest_step() const override { return static_cast<double>(least_); }
 
  private:
-  void cast(const float* x, size_t n, RandomKey key, uint64_t index, float* y,
+  void cast(const float* x, size_t n, const Run& run, float* y,
             uint64_t* saturations) const override {
+    cast_as(x, n, run, y, saturations);
+  }
+  void cast(const double* x, size_t n, const Run& run, double* y,
+            uint64_t* saturations) const override {
+    cast_as(x, n, run, y, saturations);
+  }
+
+  template <typename Real>
+  void cast_as(const Real* x, size_t n, const Run& run, Real* y, uint64_t* saturations) const {
     for (size_t start = 0; start < n; start += block()) {
       const size_t end = std::min(start + block(), n);
       const int exponent = exponent_of_scale(x + start, end - start, group_);
       for (size_t i = start; i < end; ++i) {
-        const float size = std::ldexp(std::fabs(x[i]), -exponent);
-        const float power = power_of(size, stochastic_ ? random_of(key, index + i) : 0.5f);
-        y[i] = std::isnan(x[i]) ? x[i] : std::copysign(std::ldexp(power, exponent), x[i]);
+        const Real value = x[i], size = std::ldexp(std::fabs(value), -exponent);
+        const Real power = power_of(size, stochastic_ ? random_of(run.key, run.index + i) : 0.5f);
+        y[i] = std::isnan(value) ? static_cast<Real>(NAN)
+                                 : std::copysign(std::ldexp(power, exponent), value);
         if (saturations != nullptr && size > 1 && std::isfinite(size)) ++*saturations;
       }
     }
   }
 
   // cut: the part of the way up from where on a value is rounded up.
-  float power_of(float size, float cut) const {
+  template <typename Real>
+  Real power_of(Real size, float part) const {
+    const auto least = static_cast<Real>(least_), cut = static_cast<Real>(part);
     if (size >= 1) return 1;
-    if (size < least_) return size > cut * least_ ? least_ : 0;
-    const float below = std::ldexp(1.0f, std::ilogb(size));
+    if (size < least) return size > cut * least ? least : 0;
+    const Real below = std::ldexp(Real{1}, std::ilogb(size));
     return size - below > cut * below ? 2 * below : below;
   }
 
@@ -126,12 +142,15 @@ TEST(toy_cast_rounds_to_powers_of_two) {
   const float x[] = {0.3f, 0.4f, -0.9f, 0.1f, 0.2f, 5, -0.0f, INFINITY};
   float y[8];
   CastStatistics done;
-  cast->roundtrip(x, DType::kFloat32, 8, 0, 8, {}, 0, y, DType::kFloat32, &done);
+  cast->roundtrip(x, DType::kFloat32, {.count = 8, .columns = 8}, 0, 8, y, DType::kFloat32, &done);
   const float expected[] = {0.25f, 0.5f, -1, 0, 0.25f, 1, -0.0f, 1};
   CHECK(std::equal(y, y + 8, expected) && std::signbit(y[6]));
   CHECK(done.values == 8 && done.nonfinite == 1 && done.underflows == 1 && done.saturations == 1 &&
         done.amax == 5);
-  double sum = 0;
+  double sum = 0, values = 0;
+  for (int i = 0; i < 7; ++i) values += std::pow(static_cast<double>(x[i]), 2);
+  CHECK(std::fabs(done.squared_values - values) < 1e-14 * values, done.squared_values, " for ",
+        values);
   for (int i = 0; i < 7; ++i)
     sum += std::pow(static_cast<double>(y[i]) - static_cast<double>(x[i]), 2);
   CHECK(std::fabs(done.squared_error - sum) < 1e-14 * sum, done.squared_error, " for ", sum);

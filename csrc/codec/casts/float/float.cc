@@ -1,0 +1,87 @@
+// `float`: each value rounded to a number with a sign, an exponent and a mantissa.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "codec/casts/list.h"
+#include "codec/formats/loops.h"
+
+namespace cgx {
+namespace {
+
+class FloatCast final : public Cast {
+ public:
+  FloatCast(const CastConfig& config, const formats::Casting& casting)
+      : Cast(config), casting_(casting), rules_(casting) {}
+
+  bool stochastic() const override { return rules_.kind == formats::Kind::kStochastic; }
+  // CPD's cast makes an infinity of its own largest result.
+  bool idempotent() const override { return rules_.kind != formats::Kind::kCpd; }
+  CastSize size() const override { return {.bits = static_cast<double>(casting_.format.bits())}; }
+  double largest() const override { return casting_.format.largest(); }
+  double smallest_step() const override {
+    if (casting_.format.variant == formats::Variant::kScale) return 0x1p-127;
+    const int least = casting_.format.least_exponent();
+    return std::ldexp(1.0, casting_.subnormals ? casting_.format.step_exponent() : least);
+  }
+
+ private:
+  void cast(const float* x, size_t n, const Run& run, float* y,
+            uint64_t* saturations) const override {
+    cast_as(x, n, run, y, saturations);
+  }
+  void cast(const double* x, size_t n, const Run& run, double* y,
+            uint64_t* saturations) const override {
+    cast_as(x, n, run, y, saturations);
+  }
+  template <typename Real>
+  void cast_as(const Real* x, size_t n, const Run& run, Real* y, uint64_t* saturations) const {
+    if (saturations != nullptr) *saturations += formats::count_beyond(x, n, largest());
+    formats::cast(rules_, x, n, run.key, run.index, y);
+  }
+
+  const formats::Casting casting_;
+  const formats::Rules rules_;
+};
+
+std::shared_ptr<const Cast> make_float(const CastConfig& config) {
+  return std::make_shared<FloatCast>(config, formats::casting_of(config));
+}
+
+// Half of the step between the numbers around a value, or the whole of it where rounding is not to nearest.
+void bound_of_float(const CastConfig& config, const float* x, size_t n, double* limits) {
+  const formats::Casting casting = formats::casting_of(config);
+  const formats::Format& format = casting.format;
+  const bool whole = casting.rounding != formats::Rounding::kNearest ||
+                     format.variant == formats::Variant::kCpd ||
+                     format.variant == formats::Variant::kScale;
+  const double least = std::ldexp(1.0, format.least_exponent());
+  for (size_t i = 0; i < n; ++i) {
+    const double magnitude = std::fabs(static_cast<double>(x[i]));
+    const bool number = format.is_signed() || x[i] > 0;
+    if (magnitude > format.largest() || !number) {
+      limits[i] = std::numeric_limits<double>::infinity();
+      continue;
+    }
+    const double below = std::max(magnitude, least);
+    const double step = std::ldexp(1.0, std::ilogb(below) - format.mantissa);
+    limits[i] = whole ? step : step / 2;
+    if (!casting.subnormals && magnitude < least) limits[i] = least;
+    // CPD loses float32's subnormal values.
+    if (format.variant == formats::Variant::kCpd) limits[i] = std::max(limits[i], 0x1p-126);
+  }
+}
+
+}  // namespace
+
+const CastFamily& float_cast() {
+  static const auto* family = new CastFamily{
+      {.name = "float",
+       .meaning = "Numbers with a sign, an exponent and a mantissa",
+       .parameters = formats::casting_parameters(4, 3, "ieee", false)},
+      {.make = make_float, .bound = bound_of_float},
+  };
+  return *family;
+}
+
+}  // namespace cgx

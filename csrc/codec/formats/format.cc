@@ -1,0 +1,177 @@
+#include "codec/formats/format.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace cgx::formats {
+namespace {
+
+constexpr int kLeastStep = -149;  // exponent of the least number of float32
+
+Overflow default_overflow(const Format& format) {
+  switch (format.variant) {
+    case Variant::kFn:
+    case Variant::kFinite:
+      return Overflow::kSaturate;
+    case Variant::kFnuz:
+    case Variant::kScale:
+      return Overflow::kNan;
+    default:
+      return Overflow::kInfinity;
+  }
+}
+
+void check_overflow(const Config& config, const Casting& casting) {
+  const bool bad = (casting.overflow == Overflow::kInfinity && !casting.format.has_infinity()) ||
+                   (casting.overflow == Overflow::kNan && !casting.format.has_nan());
+  if (!bad) return;
+  throw ConfigError(str_of(config.name(), ": overflow=", config.text("overflow"),
+                           " with variant=", config.text("variant"), ", which has no ",
+                           casting.overflow == Overflow::kNan ? "NaN" : "infinity"));
+}
+
+// The rules of `cpd` and e8m0 leave no choice.
+void check_fixed_rule(const Config& config, const Casting& casting) {
+  if (casting.format.variant != Variant::kCpd && casting.format.variant != Variant::kScale) return;
+  const auto refuse = [&](const char* parameter, const char* allowed) {
+    throw ConfigError(str_of(config.name(), ": ", parameter, "=", config.text(parameter),
+                             " with variant=", config.text("variant"), ", allowed: ", allowed));
+  };
+  if (casting.rounding != Rounding::kNearest) refuse("rounding", "nearest");
+  if (!casting.subnormals) refuse("subnormals", "1");
+  if (casting.format.variant == Variant::kCpd && casting.overflow != Overflow::kInfinity) {
+    refuse("overflow", "inf");
+  }
+  if (casting.format.variant != Variant::kScale) return;
+  if (casting.overflow != Overflow::kNan) refuse("overflow", "nan");
+  if (casting.format.exponent != 8) refuse("exponent", "8");
+  if (casting.format.mantissa != 0) refuse("mantissa", "0");
+}
+
+}  // namespace
+
+int Format::bias() const {
+  const bool one_more = variant == Variant::kFnuz || variant == Variant::kP3109;
+  return (1 << (exponent - 1)) - (one_more ? 0 : 1);
+}
+
+bool Format::has_infinity() const {
+  return variant == Variant::kIeee || variant == Variant::kP3109 || variant == Variant::kCpd;
+}
+
+bool Format::has_nan() const {
+  if (variant == Variant::kIeee || variant == Variant::kCpd) return mantissa > 0;
+  return variant != Variant::kFinite;
+}
+
+bool Format::has_negative_zero() const {
+  return variant != Variant::kFnuz && variant != Variant::kP3109 && variant != Variant::kScale;
+}
+
+int64_t Format::top() const {
+  const int64_t codes = int64_t{1} << (exponent + mantissa);
+  switch (variant) {
+    case Variant::kIeee:
+    case Variant::kCpd:
+      return codes - (int64_t{1} << mantissa) - 1;
+    case Variant::kFn:
+    case Variant::kP3109:
+    case Variant::kScale:
+      return codes - 2;
+    default:
+      return codes - 1;
+  }
+}
+
+double Format::value_of(int64_t code) const {
+  if (variant == Variant::kScale) return std::ldexp(1.0, static_cast<int>(code) - bias());
+  const int64_t e = code >> mantissa, one = int64_t{1} << mantissa, k = code & (one - 1);
+  const auto significand = static_cast<double>(e == 0 ? k : one + k);
+  return std::ldexp(significand, static_cast<int>(e == 0 ? 1 : e) - bias() - mantissa);
+}
+
+void check(const std::string& who, const Format& format) {
+  if (format.top() < 1) {
+    throw ConfigError(str_of(who, ": exponent=", format.exponent,
+                             " with mantissa=", format.mantissa, " leaves no finite number but 0"));
+  }
+  const bool scale = format.variant == Variant::kScale;
+  if (format.largest() > static_cast<double>(std::numeric_limits<float>::max()) ||
+      (!scale && format.step_exponent() < kLeastStep)) {
+    throw ConfigError(str_of(who, ": exponent=", format.exponent, " with mantissa=",
+                             format.mantissa, " has numbers from 2^", format.step_exponent(),
+                             " to ", format.largest(), ", allowed: those of float32"));
+  }
+}
+
+std::vector<Parameter> casting_parameters(int exponent, int mantissa, const char* variant,
+                                          bool per_call) {
+  using Kind = Parameter::Kind;
+  return {{.name = "exponent",
+           .kind = Kind::kInteger,
+           .fallback = std::to_string(exponent),
+           .low = 1,
+           .high = 8,
+           .per_call = per_call,
+           .meaning = "Bits of a number's exponent"},
+          {.name = "mantissa",
+           .kind = Kind::kInteger,
+           .fallback = std::to_string(mantissa),
+           .low = 0,
+           .high = 23,
+           .per_call = per_call,
+           .meaning = "Bits of a number's mantissa, without the leading one"},
+          {.name = "rounding",
+           .kind = Kind::kChoice,
+           .fallback = "nearest",
+           .choices = "nearest,zero,stochastic",
+           .per_call = per_call,
+           .meaning = "How values between two numbers round: to the nearest, ties to even; toward "
+                      "zero; or up with the probability of their place"},
+          {.name = "random_bits",
+           .kind = Kind::kInteger,
+           .fallback = "24",
+           .low = 1,
+           .high = 24,
+           .per_call = per_call,
+           .meaning = "Random bits of a value, of stochastic rounding"},
+          {.name = "subnormals",
+           .kind = Kind::kBoolean,
+           .fallback = "1",
+           .per_call = per_call,
+           .meaning = "Numbers below the least normal one; without them such results become 0"},
+          {.name = "overflow",
+           .kind = Kind::kChoice,
+           .fallback = "default",
+           .choices = "default,saturate,inf,nan",
+           .per_call = per_call,
+           .meaning = "What values beyond the largest number become, infinite ones included; by "
+                      "default an infinity, without one the largest number (fn) or NaN (fnuz)"},
+          {.name = "variant",
+           .kind = Kind::kChoice,
+           .fallback = variant,
+           .choices = "ieee,fn,finite,fnuz,p3109,cpd,scale",
+           .per_call = per_call,
+           .meaning = "Which codes are infinite or NaN"}};
+}
+
+Casting casting_of(const Config& config) {
+  Casting casting;
+  casting.format = {static_cast<int>(config.get("exponent")),
+                    static_cast<int>(config.get("mantissa")),
+                    static_cast<Variant>(config.get("variant"))};
+  check(config.name(), casting.format);
+  casting.rounding = static_cast<Rounding>(config.get("rounding"));
+  casting.random_bits = static_cast<int>(config.get("random_bits"));
+  casting.subnormals = config.get("subnormals") != 0;
+  const int64_t overflow = config.get("overflow");
+  casting.overflow =
+      overflow == 0 ? default_overflow(casting.format) : static_cast<Overflow>(overflow - 1);
+  check_overflow(config, casting);
+  check_fixed_rule(config, casting);
+  return casting;
+}
+
+}  // namespace cgx::formats

@@ -1,0 +1,48 @@
+// The loops of rounding, which the compiler makes vectors of. A file of ops/foreach_level-inl.h, for the
+// level `scalar`, too.
+
+namespace cgx::formats {
+namespace CGX_LEVEL {
+namespace {
+
+template <Kind kind>
+static void narrow(const Rules& rules, const float* x, size_t n, Draws draws, float* y) {
+  const Rule<float> rule = rules.narrow;
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
+    uint32_t random = 0;
+    if constexpr (kind == Kind::kStochastic) {
+      random =
+          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
+          rule.random_shift;
+    }
+    y[i] = rounded<kind>(rule, x[i], random);
+  }
+}
+
+template <Kind kind>
+static void wide(const Rules& rules, const double* x, size_t n, Draws draws, double* y) {
+  const Rule<double> rule = rules.wide;
+  const Rule<float> other = rules.narrow;
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
+    if constexpr (kind == Kind::kCpd) {
+      y[i] = static_cast<double>(rounded<kind>(other, static_cast<float>(x[i]), 0));
+    } else {
+      uint32_t random = 0;
+      if constexpr (kind == Kind::kStochastic) {
+        random =
+            random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
+            rule.random_shift;
+      }
+      y[i] = rounded<kind>(rule, x[i], random);
+    }
+  }
+}
+
+constexpr Loops kLoops{{narrow<Kind::kNearest>, narrow<Kind::kZero>, narrow<Kind::kStochastic>,
+                        narrow<Kind::kCpd>, narrow<Kind::kScale>},
+                       {wide<Kind::kNearest>, wide<Kind::kZero>, wide<Kind::kStochastic>,
+                        wide<Kind::kCpd>, wide<Kind::kScale>}};
+
+}  // namespace
+}  // namespace CGX_LEVEL
+}  // namespace cgx::formats

@@ -1,0 +1,47 @@
+// Loops over values that become numbers of a format, by SIMD level.
+#pragma once
+
+#include <cstddef>
+
+#include "codec/formats/rules.h"
+#include "codec/ops/by_level.h"
+#include "codec/ops/random.h"
+
+namespace cgx::formats {
+
+/// Both rules of one casting. Values of float64 are rounded by `wide`, except by CPD's rule, which knows
+/// float32 only.
+struct Rules {
+  explicit Rules(const Casting& casting)
+      : kind(kind_of(casting)), narrow(rule_of<float>(casting)), wide(rule_of<double>(casting)) {}
+
+  Kind kind;
+  Rule<float> narrow;
+  Rule<double> wide;
+};
+
+/// The random bits of values from number `counter` on, as codec/ops/random.h has them; `counter` does not
+/// overflow within the values.
+struct Draws {
+  RandomKey key;
+  uint32_t counter = 0;
+};
+
+struct Loops {
+  /// y = x in the format; y may be x. By Kind.
+  void (*narrow[kKinds])(const Rules& rules, const float* x, size_t n, Draws draws, float* y);
+  void (*wide[kKinds])(const Rules& rules, const double* x, size_t n, Draws draws, double* y);
+};
+
+/// The loops of the level in force. ConfigError: CGX_CPU_LEVEL is bad.
+const Loops& loops();
+
+/// y = x in the format; y may be x. index: the number of x[0].
+void cast(const Rules& rules, const float* x, size_t n, RandomKey key, uint64_t index, float* y);
+void cast(const Rules& rules, const double* x, size_t n, RandomKey key, uint64_t index, double* y);
+
+/// How many of the finite values are beyond `largest`.
+size_t count_beyond(const float* x, size_t n, double largest);
+size_t count_beyond(const double* x, size_t n, double largest);
+
+}  // namespace cgx::formats

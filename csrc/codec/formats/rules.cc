@@ -1,0 +1,84 @@
+#include "codec/formats/rules.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cgx::formats {
+namespace {
+
+template <typename Real>
+typename WordOf<Real>::Word word_of(double value) {
+  return as_bits(static_cast<Real>(value));
+}
+
+}  // namespace
+
+Kind kind_of(const Casting& casting) {
+  if (casting.format.variant == Variant::kCpd) return Kind::kCpd;
+  if (casting.format.variant == Variant::kScale) return Kind::kScale;
+  switch (casting.rounding) {
+    case Rounding::kNearest:
+      return Kind::kNearest;
+    case Rounding::kZero:
+      return Kind::kZero;
+    default:
+      return Kind::kStochastic;
+  }
+}
+
+template <typename Real>
+Rule<Real> rule_of(const Casting& casting) {
+  using Type = WordOf<Real>;
+  using Word = typename Type::Word;
+  const Format& format = casting.format;
+  const Kind kind = kind_of(casting);
+  const bool scale = kind == Kind::kScale;
+  Rule<Real> rule{};
+  rule.drop = Type::kMantissa - format.mantissa;
+  rule.cut = (Word{1} << rule.drop) - 1;
+  rule.half = rule.cut >> 1;
+  rule.odd = rule.drop > 0 ? 1 : 0;
+  // A leading one is part of the significand, but of no code: without mantissa bits the exponent's last
+  // bit is the code's, and this type's bias is odd.
+  rule.flip = format.mantissa == 0 && format.bias() % 2 == 0 ? 1 : 0;
+  rule.bias = format.bias();
+  rule.largest = word_of<Real>(format.largest());
+  rule.zero_sign = format.has_negative_zero() ? Type::kSign : 0;
+  const Word largest = rule.largest;
+  const auto becomes = [&](Overflow overflow) {
+    return overflow == Overflow::kSaturate   ? largest
+           : overflow == Overflow::kInfinity ? Type::kInfinity
+                                             : Type::kNanWord;
+  };
+  rule.infinite = becomes(casting.overflow);
+  // Rounding toward zero never leaves the finite numbers.
+  rule.beyond = kind == Kind::kZero ? largest : rule.infinite;
+  if (scale) {
+    rule.least_kept = word_of<Real>(0x1p-127);
+    return rule;
+  }
+  rule.beyond_from = word_of<Real>(std::ldexp(1.0, (1 << format.exponent) - 1 - format.bias()));
+  const int step = format.step_exponent();
+  // Of float32 itself numbers below 2^-126 have one quantum, too.
+  const int normal =
+      sizeof(Real) == 4 ? std::max(format.least_exponent(), -126) : format.least_exponent();
+  rule.tiny = word_of<Real>(std::ldexp(1.0, normal));
+  rule.least_kept =
+      casting.subnormals ? 0 : word_of<Real>(std::ldexp(1.0, format.least_exponent()));
+  rule.quantum = static_cast<Real>(std::ldexp(1.0, step));
+  rule.magic = static_cast<Real>(std::ldexp(1.0, step + Type::kMantissa));
+  const int most = sizeof(Real) == 4 ? std::min(-step, 120) : -step;
+  rule.inverse[0] = static_cast<Real>(std::ldexp(1.0, most));
+  rule.inverse[1] = static_cast<Real>(std::ldexp(1.0, -step - most));
+  const int random = casting.random_bits;
+  rule.random_shift = 32 - random;
+  rule.random_unit = static_cast<Real>(std::ldexp(1.0, -random));
+  rule.random_left = std::max(rule.drop - random, 0);
+  rule.random_right = std::max(random - rule.drop, 0);
+  return rule;
+}
+
+template Rule<float> rule_of(const Casting& casting);
+template Rule<double> rule_of(const Casting& casting);
+
+}  // namespace cgx::formats

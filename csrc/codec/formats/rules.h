@@ -1,0 +1,15 @@
+// The constants of a rounding (rule.h), from a format and how values become its numbers.
+#pragma once
+
+#include "codec/formats/format.h"
+#include "codec/formats/rule.h"
+
+namespace cgx::formats {
+
+Kind kind_of(const Casting& casting);
+
+/// Of kCpd only Rule<float> counts: CPD knew no other type.
+template <typename Real>
+Rule<Real> rule_of(const Casting& casting);
+
+}  // namespace cgx::formats

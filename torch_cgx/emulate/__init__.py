@@ -1,0 +1,1 @@
+"""Emulation of formats of numbers: what a tensor would be in them."""
