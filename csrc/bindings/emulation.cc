@@ -6,6 +6,7 @@
 
 #include "bindings/parameters.h"
 #include "codec/cast.h"
+#include "codec/formats/presets.h"
 #include "tensors/emulation/casts.h"
 
 namespace py = pybind11;
@@ -64,11 +65,21 @@ py::dict facts_of(const std::string& text) {
   return facts;
 }
 
+// (name, text, where it is used) of each named format.
+py::list presets_py() {
+  py::list all;
+  for (const formats::Preset& preset : formats::presets()) {
+    all.append(py::make_tuple(preset.name, preset.text, preset.used));
+  }
+  return all;
+}
+
 }  // namespace
 
 void bind_emulation(py::module_& m) {
   m.def("casts", casts_py);
   m.def("cast_text", cast_text, py::arg("where"), py::arg("name"), py::arg("parameters"));
+  m.def("presets", presets_py);
   m.def("cast_facts", facts_of, py::arg("text"));
 }
 

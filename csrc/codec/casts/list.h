@@ -3,7 +3,7 @@
 
 #include "codec/cast.h"
 
-#define CGX_CASTS(CAST) CAST(float)
+#define CGX_CASTS(CAST) CAST(float) CAST(block)
 
 namespace cgx {
 

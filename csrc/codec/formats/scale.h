@@ -1,0 +1,59 @@
+// Scales that the values of a block share: the single source of these numerics, for loops and for kernels.
+//
+// An e8m0 scale is a power of two 2^s, -127 <= s <= 127, chosen by the block's greatest magnitude and the
+// largest number of its elements' format, l = f 2^e, 1 <= f < 2:
+//
+//   floor   s = floor(log2 amax) - e                     OCP Microscaling Formats 1.0, 6.3
+//   ceil    s = ceil(log2 amax) - e
+//   even    as floor, of amax rounded to the elements' mantissa, ties up
+//   rceil   the least s with amax <= l 2^s               no value saturates
+//
+// All four are the exponent of amax plus a constant below it: what that adds carries where s is one more.
+#pragma once
+
+#include "base/host_device.h"
+#include "codec/formats/rule.h"
+
+namespace cgx::formats {
+
+enum class Scale : uint8_t { kE8m0, kE4m3, kFloat32 };
+enum class ScaleRounding : uint8_t { kFloor, kCeil, kEven, kRceil };
+
+constexpr int32_t kLeastScale = -127, kMostScale = 127;
+
+/// The constants of a block's scale; scale_rule_of() (scales.h) makes them.
+struct ScaleRule {
+  uint64_t add;      // to the bits of amax as a double
+  int32_t exponent;  // of the elements' largest number
+  float largest;     // that number
+};
+
+/// s of 2^s. amax: finite, not negative.
+CGX_HD_LOOP int32_t power_of_scale(const ScaleRule& rule, double amax) {
+  const int32_t field = static_cast<int32_t>((as_bits(amax) + rule.add) >> 52);
+  const int32_t s = field - 1023 - rule.exponent;
+  return s < kLeastScale ? kLeastScale : s > kMostScale ? kMostScale : s;
+}
+
+/// 2^s for s from -127 to 127, exactly.
+CGX_HD_LOOP float power_of_two(int32_t s) {
+  return from_bits(s > -127 ? static_cast<uint32_t>(s + 127) << 23 : 0x400000u);
+}
+
+/// The scale of a block whose elements are divided by it, in float32: the greatest magnitude becomes the
+/// elements' largest number. A block of zeros has scale 1, and no scale is subnormal.
+CGX_HD_LOOP float divisor_of(const ScaleRule& rule, double amax) {
+  const float scale = static_cast<float>(amax / static_cast<double>(rule.largest));
+  const float least = 0x1p-126f;
+  return amax == 0.0 ? 1.0f : scale < least ? least : scale;
+}
+
+/// The scale of a block that is e4m3 times a scale of the whole tensor. scale: divisor_of() the block. The
+/// least e4m3 number stands in place of 0.
+CGX_HD_LOOP float e4m3_scale(const Rule<float>& e4m3, float scale, float of_tensor, double amax) {
+  const float part = rounded<Kind::kNearest>(e4m3, scale / of_tensor, 0);
+  const float kept = part < 0x1p-9f ? 0x1p-9f : part;
+  return amax == 0.0 ? 1.0f : kept * of_tensor;
+}
+
+}  // namespace cgx::formats
