@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 
 BUILD_PACKAGES := torch numpy setuptools wheel ninja
 RUN_PACKAGES := scikit-learn matplotlib tqdm zstandard
-TEST_PACKAGES := pytest pytest-xdist hypothesis
+TEST_PACKAGES := pytest pytest-xdist hypothesis ml_dtypes gfloat
 LINT_PACKAGES := ruff mypy clang-format
 # MPI libraries that the tests use; each lives in a small environment on top of .venv, since both bring an mpirun.
 # `make test MPI=` goes without.
