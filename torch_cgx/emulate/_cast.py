@@ -81,6 +81,8 @@ def _along(
     x: torch.Tensor, format: Format, out: torch.Tensor | None, key: list[int], statistics: bool
 ) -> Any:
     """Blocks along another dimension than the last one, and channels of another than the first one."""
+    if out is not None:
+        _operators._check_out(x, out)
     front = bool(format.facts["by_channels"])
     if front and format.axis % max(x.dim(), 1) == 0:
         moved, back = x, lambda y: y
