@@ -48,6 +48,14 @@ CGX_HD_LOOP float divisor_of(const ScaleRule& rule, double amax) {
   return amax == 0.0 ? 1.0f : scale < least ? least : scale;
 }
 
+/// The scale of a tensor whose blocks have e4m3 ones: by it the greatest block's is the largest e4m3 number,
+/// 448. amax: the tensor's.
+CGX_HD_LOOP float scale_of_tensor(const ScaleRule& rule, double amax) {
+  const float scale = static_cast<float>(amax / (448.0 * static_cast<double>(rule.largest)));
+  const float least = 0x1p-126f;
+  return amax == 0.0 ? 1.0f : scale < least ? least : scale;
+}
+
 /// The scale of a block that is e4m3 times a scale of the whole tensor. scale: divisor_of() the block. The
 /// least e4m3 number stands in place of 0.
 CGX_HD_LOOP float e4m3_scale(const Rule<float>& e4m3, float scale, float of_tensor, double amax) {
