@@ -54,17 +54,10 @@ class BlockCast final : public Cast {
   // NaN counts as the greatest.
   static double greater(double a, double b) { return a > b || std::isnan(a) ? a : b; }
 
-  template <typename Real>
-  static Measured amax(const Real* x, size_t n) {
-    using Type = formats::WordOf<Real>;
-    typename Type::Signed most = 0;
-    for (size_t i = 0; i < n; ++i) {
-      most = std::max(most, static_cast<typename Type::Signed>(as_bits(x[i]) & ~Type::kSign));
-    }
-    return {{static_cast<double>(formats::real_of_word(static_cast<typename Type::Word>(most)))}};
+  Measured measure(const float* x, size_t n) const override {
+    return {{static_cast<double>(formats::greatest(x, n))}};
   }
-  Measured measure(const float* x, size_t n) const override { return amax(x, n); }
-  Measured measure(const double* x, size_t n) const override { return amax(x, n); }
+  Measured measure(const double* x, size_t n) const override { return {{formats::greatest(x, n)}}; }
 
   double scale_of_tensor(const Run& run) const {
     if (group() == Group::kNone) return 1;
