@@ -54,7 +54,12 @@ def floats() -> None:
     for rounding in ROUNDINGS:
         for dtype in DTYPES:
             x = values((5000,), dtype, 1)
-            for changes in ({}, {"subnormals": False}, {"overflow": "saturate"}, {"random_bits": 8}):
+            for changes in (
+                {},
+                {"subnormals": False},
+                {"overflow": "saturate"},
+                {"random_bits": 8},
+            ):
                 check(x, emulate.preset("e5m2", rounding=rounding, **changes))
     cpd = emulate.Float(5, 2, variant="cpd")
     for dtype in DTYPES:
