@@ -25,6 +25,7 @@
 #include <string>
 
 #include "base/dtype_set.h"
+#include "codec/casts/gpu/call.h"
 #include "codec/declaration.h"
 #include "codec/ops/random.h"
 
@@ -137,6 +138,12 @@ class Cast {
   /// The largest number of the format, without scales, and its least step; NaN where it has no such.
   virtual double largest() const = 0;
   virtual double smallest_step() const = 0;
+
+  /// Sets what the kernels need to know of the format. False: no kernel has it.
+  virtual bool set_call(casting::on_gpu::Call& call) const {
+    static_cast<void>(call);
+    return false;
+  }
 
   /// Measures values of a group: a part of it of at most kStatisticsBlock values, or more parts, joined in
   /// their order by join().

@@ -9,6 +9,7 @@
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
+#include "codec/casts/gpu/blocks.h"
 #include "codec/compat/gpu/decode.h"
 #include "codec/compat/gpu/encode.h"
 #include "codec/levels/gpu/stages.h"
@@ -24,6 +25,7 @@ using cgx::bounded::on_gpu::LookMemory;
 namespace cuda_float = cgx::cuda_float_compress::on_gpu;
 namespace levels = cgx::levels::on_gpu;
 namespace dropout = cgx::dropping::on_gpu;
+namespace casting = cgx::casting::on_gpu;
 using cgx::gpu::DecodeCall;
 using cgx::gpu::EncodeCall;
 using cgx::gpu::FiniteCall;
@@ -149,6 +151,12 @@ const Kernel kKernels[] = {
      }},
     {"cgx_dropout",
      [](const void* a) { return blocks<dropout::Call, NoMemory>(a, dropout::stage); }},
+    {"cgx_cast_round",
+     [](const void* a) { return blocks<casting::Call, NoMemory>(a, casting::round_stage); }},
+    {"cgx_cast_blocks",
+     [](const void* a) {
+       return blocks<casting::Call, casting::BlocksMemory>(a, casting::blocks_stage);
+     }},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

@@ -44,24 +44,28 @@ def cast(
     statistics: bool = False,
     number: int = 0,
 ) -> torch.Tensor | tuple[torch.Tensor, Statistics]:
-    """`x` with each value replaced by the number that `format` has for it: a new tensor of its shape,
-    dtype and strides, or `out`. One rounding from x's own type; where that lacks the number, as float16
-    lacks large ones of bf16, it is rounded to it.
+    """`x` with each value replaced by the number that `format` has for it: a new tensor of its
+    shape, dtype and strides, or `out`. One rounding from x's own type; where that lacks the number,
+    as float16 lacks large ones of bf16, it is rounded to it.
 
     x: float32, float64, float16 or bfloat16, of any shape and strides, on the CPU or a GPU.
     format: a format of torch_cgx.emulate, or the name of one.
     out: of x's shape and dtype; `x` itself for a cast in place, which happens only so.
-    seed, step, number: what random numbers of a stochastic rounding are a function of, with the number
-        of the element in x: integers from 0 to 2^64 - 1. step: of the training; number: of the tensor in
-        the step. Equal ones repeat a result; there is no state.
+    seed, step, number: what random numbers of a stochastic rounding are a function of, with the
+        number
+        of the element in x: integers from 0 to 2^64 - 1. step: of the training; number: of the
+        tensor in the step. Equal ones repeat a result; there is no state.
     statistics: also returns the `Statistics` of the cast.
 
-    TypeError, ValueError: x is no such tensor (integer, complex, sparse, nested), or an argument is not
+    TypeError, ValueError: x is no such tensor (integer, complex, sparse, nested), or an argument is
+        not
     allowed. A backward pass through the result raises RuntimeError: `cast_ste` has a gradient.
     """
     format = check_format(format)
     _check_arguments(x, out)
-    key = [_word(name, value) for name, value in (("seed", seed), ("step", step), ("number", number))]
+    key = [
+        _word(name, value) for name, value in (("seed", seed), ("step", step), ("number", number))
+    ]
     if is_dtensor(x):
         take_dtensors(x, format)
     if isinstance(format.axis, int) and format.axis != -1:
@@ -80,7 +84,7 @@ def cast(
 def _along(
     x: torch.Tensor, format: Format, out: torch.Tensor | None, key: list[int], statistics: bool
 ) -> Any:
-    """Blocks along another dimension than the last one, and channels of another than the first one."""
+    """Blocks along another dimension than the last one, channels of another than the first one."""
     if out is not None:
         _operators._check_out(x, out)
     front = bool(format.facts["by_channels"])
@@ -89,21 +93,23 @@ def _along(
     else:
         home = 0 if front else -1
         moved, back = x.movedim(format.axis, home), lambda y: y.movedim(home, format.axis)
-    y, numbers = _ops.cast_statistics(moved, format.text, *key) if statistics else (None, None)
-    if y is None:
+    numbers = None
+    if statistics:
+        y, numbers = _ops.cast_statistics(moved, format.text, *key)
+    else:
         y = _ops.cast(moved, format.text, *key)
     y = back(y)
     if out is not None:
         with torch.no_grad():
             y = out.copy_(y)
-    return (y, Statistics(numbers)) if statistics else y
+    return y if numbers is None else (y, Statistics(numbers))
 
 
 def cast_ste(
     x: torch.Tensor, format: Format | str, seed: int = 0, step: int = 0, number: int = 0
 ) -> torch.Tensor:
-    """`cast` whose gradient is passed on unchanged: the straight-through estimator (Bengio, Leonard,
-    Courville 2013). Arguments as there.
+    """`cast` whose gradient is passed on unchanged: the straight-through estimator (Bengio,
+    Leonard, Courville 2013). Arguments as there.
     """
     return _StraightThrough.apply(x, check_format(format), seed, step, number)  # type: ignore
 
@@ -112,9 +118,7 @@ class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: torch.Tensor, format: Format, seed: int, step: int, number: int
-    ) -> torch.Tensor:
+    def forward(x: torch.Tensor, format: Format, seed: int, step: int, number: int) -> torch.Tensor:
         return cast(x, format, seed=seed, step=step, number=number)
 
     @staticmethod

@@ -1,5 +1,5 @@
-"""Formats of numbers as objects: what `cast` takes. The engine's declarations (csrc/codec/casts) have
-their parameters, allowed values and rules; these classes are their names in Python.
+"""Formats of numbers as objects: what `cast` takes. The engine's declarations (csrc/codec/casts)
+have their parameters, allowed values and rules; these classes are their names in Python.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ facts_of = functools.lru_cache(1024)(_C.cast_facts)
 
 
 class Format:
-    """A format of numbers and how values become numbers of it. Formats are values: equal ones compare
-    equal, and they can be hashed, pickled and copied. Its subclasses are frozen dataclasses.
+    """A format of numbers and how values become numbers of it. Formats are values: equal ones
+    compare equal, and they can be hashed, pickled and copied. Its subclasses are frozen
+    dataclasses.
     """
 
     family: ClassVar[str]  # the engine's name of the class
@@ -60,8 +61,9 @@ class Format:
         return bool(self.facts["stochastic"])
 
     def info(self, x: torch.Tensor | None = None) -> Info:
-        """What the format costs and holds: see `Info`. x: the tensor whose bits are counted, with the
-        scales of its blocks; None: a tensor of whole blocks, without what a whole tensor shares.
+        """What the format costs and holds: see `Info`. x: the tensor whose bits are counted, with
+        the scales of its blocks; None: a tensor of whole blocks, without what a whole tensor
+        shares.
         """
         from torch_cgx.emulate._info import info_of
 
@@ -77,6 +79,6 @@ def check_format(format: object) -> Format:
 
         return preset(format)
     raise TypeError(
-        f"format is {format!r}, allowed: a format of torch_cgx.emulate, as Float(4, 3), or the name "
-        'of one, as "e4m3fn"'
+        f"format is {format!r}, allowed: a format of torch_cgx.emulate, as Float(4, 3), or a name, "
+        'as "e4m3fn"'
     )

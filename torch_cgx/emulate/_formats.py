@@ -1,4 +1,5 @@
-"""The classes of formats. docs/formats.md has their numbers, and what NaN, infinities and zeros become."""
+"""The classes of formats. docs/formats.md has their numbers, and what NaN, infinities and zeros
+become."""
 
 from __future__ import annotations
 
@@ -13,25 +14,26 @@ class Float(Format):
     """Numbers with a sign, `exponent` and `mantissa` bits: 1 + exponent + mantissa bits each.
 
     exponent: 1 to 8. mantissa: 0 to 23, without the leading one.
-    rounding: "nearest", ties to even; "zero", toward zero; "stochastic", up with the probability of a
-        value's place between two numbers.
-    random_bits: 1 to 24 of a stochastic rounding; hardware has 8, 16 or 24. The place is cut to so many
-        bits, so few bits bias toward zero by up to 2^-random_bits steps.
+    rounding: "nearest", ties to even; "zero", toward zero; "stochastic", up with the probability of
+        a value's place between two numbers.
+    random_bits: 1 to 24 of a stochastic rounding; hardware has 8, 16 or 24. The place is cut to so
+        many bits, so few bits bias toward zero by up to 2^-random_bits steps.
     subnormals: numbers below the least normal one, 2^(1 - bias). Without them such results are 0.
     overflow: what values beyond the largest number become, infinite ones included: "saturate", the
-        largest number; "inf"; "nan". None: "inf" where the format has infinities, "saturate" for fn and
-        finite, "nan" for fnuz. Rounding toward zero leaves finite values finite.
+        largest number; "inf"; "nan". None: "inf" where the format has infinities, "saturate" for fn
+        and finite, "nan" for fnuz. Rounding toward zero leaves finite values finite.
     variant: which codes are no finite numbers.
         "ieee": the highest exponent is infinity and NaN, as IEEE 754's.
         "fn": no infinity, the highest code is NaN: float8_e4m3fn.
         "finite": neither: the OCP formats of 6 and 4 bits. A NaN stays NaN.
         "fnuz": no infinity, no -0, whose code is NaN; the exponent's bias is one more.
-        "p3109": IEEE P3109's draft: the highest code is infinity, that of -0 NaN; the bias is one more.
-        "cpd": the rule of CPD (2019): ieee, where a value that rounds beyond the largest number stays
-            (65536 in e5m2), bits below the least step are lost before rounding, and float32's subnormal
-            values become 0. Values of float64 are rounded to float32 first.
-        "scale": e8m0, Float(8, 0, variant="scale"): 2^-127 to 2^127 and NaN, which zero, negative and
-            infinite values become.
+        "p3109": IEEE P3109's draft: the highest code is infinity, that of -0 NaN; the bias is one
+            more.
+        "cpd": the rule of CPD (2019): ieee, where a value that rounds beyond the largest number
+            stays (65536 in e5m2), bits below the least step are lost before rounding, and float32's
+            subnormal values become 0. Values of float64 are rounded to float32 first.
+        "scale": e8m0, Float(8, 0, variant="scale"): 2^-127 to 2^127 and NaN, which zero, negative
+            and infinite values become.
 
     ValueError, TypeError: a parameter is not allowed; the text names it and what is allowed.
     """
@@ -55,21 +57,24 @@ class Float(Format):
 class Block(Format):
     """Elements of a few bits, blocks of which share a scale: MX, NVFP4, FP8 by blocks.
 
-    element: a Float, also by name ("e2m1"): the format of a value divided by its block's scale, with its
-        rounding. Values beyond its largest number saturate if its overflow says so, as fn and finite do.
-    size: values of a block, 1 to 2^20. A dimension that it does not divide ends with a smaller block.
+    element: a Float, also by name ("e2m1"): the format of a value divided by its block's scale,
+        with its rounding. Values beyond its largest number saturate if its overflow says so, as fn
+        and finite do.
+    size: values of a block, 1 to 2^20. A dimension that it does not divide ends with a smaller
+        block.
     scale: "e8m0", a power of two, 8 bits; "fp32", amax over the element's largest number, 32 bits;
-        "e4m3", which rounds that, over a float32 scale of the tensor by which the greatest block's scale
-        is 448, to e4m3fn, 8 bits.
-    scale_rounding: how an e8m0 scale 2^s follows from the block's greatest magnitude, amax, and the
-        element's largest number l = f 2^e, 1 <= f < 2. "floor": s = floor(log2 amax) - e, OCP's rule, by
-        which values above l 2^s saturate. "ceil": ceil(log2 amax) - e. "even": floor of amax rounded to
-        the element's mantissa, ties up. "rceil": the least s for which none saturates.
-    axis: the dimension that blocks lie along; or (rows, columns), blocks of so many values of the last
-        two dimensions, where columns replaces `size`.
+        "e4m3", which rounds that, over a float32 scale of the tensor by which the greatest block's
+        scale is 448, to e4m3fn, 8 bits.
+    scale_rounding: how an e8m0 scale 2^s follows from the block's greatest magnitude, amax, and
+        the element's largest number l = f 2^e, 1 <= f < 2. "floor": s = floor(log2 amax) - e,
+        OCP's rule, by which values above l 2^s saturate. "ceil": ceil(log2 amax) - e. "even": floor
+        of amax rounded to the element's mantissa, ties up. "rceil": the least s for which none
+        saturates.
+    axis: the dimension that blocks lie along; or (rows, columns), blocks of so many values of the
+        last two dimensions, where columns replaces `size`.
 
-    A block with a NaN or an infinity becomes NaN, and no other block; with scale="e4m3", whose tensor
-    shares a scale, the whole tensor does. Source: OCP Microscaling Formats 1.0, 5.3 and 6.3.
+    A block with a NaN or an infinity becomes NaN, and no other block; with scale="e4m3", whose
+    tensor shares a scale, the whole tensor does. Source: OCP Microscaling Formats 1.0, 5.3, 6.3.
 
     ValueError, TypeError: a parameter is not allowed; the text names it and what is allowed.
     """

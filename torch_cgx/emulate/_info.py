@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class Info:
     """What a format costs and holds.
 
-    bits: of a value, with its share of what blocks, rows or the tensor share. total_bits: of the tensor;
-    None without one. side_bits: those of them that are scales, means and the like. largest: the largest
+    bits: of a value, with its share of what blocks, rows or the tensor share. total_bits: of the
+        tensor;
+    None without one. side_bits: those of them that are scales, means and the like. largest: the
+        largest
     finite number of a value over its scale. smallest_step: the least distance of two such numbers.
     largest and smallest_step are NaN where a format has none of its own.
     """

@@ -45,22 +45,22 @@ def _named(name: str) -> Format:
 
 def preset(name: str, **changes: Any) -> Format:
     """The format of that name, in any case: ``preset("e4m3fn")``, ``preset("mxfp4",
-    scale_rounding="rceil")``. changes: parameters of its class that are to differ; those of a Block's
-    element go to the element. An unknown name is a ValueError, a parameter that the class lacks a
-    TypeError.
+    scale_rounding="rceil")``. changes: parameters of its class that are to differ; those of a
+    Block's element go to the element. An unknown name is a ValueError, a parameter that the class
+    lacks a TypeError.
     """
     if not isinstance(name, str) or name.lower() not in _texts():
         raise ValueError(f"format is {name!r}, allowed: {', '.join(presets())}")
     found = _named(name.lower())
     own = {field.name for field in dataclasses.fields(found)}  # type: ignore[arg-type]
     inner = {field.name for field in dataclasses.fields(Float)} - own
-    of_element = {k: changes.pop(k) for k in list(changes) if k in inner and isinstance(found, Block)}
+    of_element = {
+        k: changes.pop(k) for k in list(changes) if k in inner and isinstance(found, Block)
+    }
     unknown = sorted(set(changes) - own)
     if unknown:
         allowed = sorted(own | inner if isinstance(found, Block) else own)
-        raise TypeError(
-            f"preset({name!r}) got {', '.join(unknown)}; allowed: {', '.join(allowed)}"
-        )
+        raise TypeError(f"preset({name!r}) got {', '.join(unknown)}; allowed: {', '.join(allowed)}")
     if of_element and isinstance(found, Block):
         changes = {"element": dataclasses.replace(found.element, **of_element), **changes}
     return dataclasses.replace(found, **changes) if changes else found  # type: ignore[type-var]

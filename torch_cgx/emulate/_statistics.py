@@ -8,14 +8,14 @@ import torch
 
 
 class Statistics:
-    """What a cast did to the values of a tensor, collected in the same pass. Of values that are NaN or
-    infinite it counts that they were there, and nothing else.
+    """What a cast did to the values of a tensor, collected in the same pass. Of values that are NaN
+    or infinite it counts that they were there, and nothing else.
     """
 
     def __init__(self, numbers: torch.Tensor):
         self.numbers = numbers
-        """The seven numbers below, in their order, in float64: values to amax, then the sums of squares
-        of the values and of the errors."""
+        """The seven numbers below, in their order, in float64: values to amax, then the sums of
+        squares of the values and of the errors."""
 
     def _number(self, place: int) -> float:
         return float(self.numbers[place])
@@ -57,8 +57,9 @@ class Statistics:
 
     @property
     def sqnr(self) -> float:
-        """The ratio of signal to quantization noise in decibels: 10 log10 of the sum of x^2 over the sum
-        of (y - x)^2; inf for no error, nan for no signal. Values that became infinite are no noise.
+        """The ratio of signal to quantization noise in decibels: 10 log10 of the sum of x^2 over
+        the sum of (y - x)^2; inf for no error, nan for no signal. Values that became infinite are
+        no noise.
         """
         signal, noise = self._number(5), self._number(6)
         if signal == 0:

@@ -1,5 +1,5 @@
-"""What torch.vmap does with casts: formats whose values do not depend on each other take a batch as one
-tensor. Random numbers then follow from the numbers of the elements in the whole batch.
+"""What torch.vmap does with casts: formats whose values do not depend on each other take a batch as
+one tensor. Random numbers then follow from the numbers of the elements in the whole batch.
 """
 
 from __future__ import annotations

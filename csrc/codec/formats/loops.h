@@ -31,6 +31,9 @@ struct Loops {
   /// y = x in the format; y may be x. By Kind.
   void (*narrow[kKinds])(const Rules& rules, const float* x, size_t n, Draws draws, float* y);
   void (*wide[kKinds])(const Rules& rules, const double* x, size_t n, Draws draws, double* y);
+  /// The greatest magnitude; NaN if there is one.
+  float (*greatest)(const float* x, size_t n);
+  double (*wide_greatest)(const double* x, size_t n);
 };
 
 /// The loops of the level in force. ConfigError: CGX_CPU_LEVEL is bad.
@@ -39,6 +42,10 @@ const Loops& loops();
 /// y = x in the format; y may be x. index: the number of x[0].
 void cast(const Rules& rules, const float* x, size_t n, RandomKey key, uint64_t index, float* y);
 void cast(const Rules& rules, const double* x, size_t n, RandomKey key, uint64_t index, double* y);
+
+/// The greatest magnitude; NaN if there is one.
+inline float greatest(const float* x, size_t n) { return loops().greatest(x, n); }
+inline double greatest(const double* x, size_t n) { return loops().wide_greatest(x, n); }
 
 /// How many of the finite values are beyond `largest`.
 size_t count_beyond(const float* x, size_t n, double largest);

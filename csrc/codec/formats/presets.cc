@@ -6,7 +6,8 @@ namespace {
 constexpr Preset kPresets[] = {
     {"fp16", "float exponent=5 mantissa=10", "IEEE 754 binary16; torch.float16"},
     {"bf16", "float exponent=8 mantissa=7", "torch.bfloat16; TPUs, GPUs and CPUs"},
-    {"tf32", "float exponent=8 mantissa=10", "inputs of matrix products on NVIDIA's GPUs from Ampere"},
+    {"tf32", "float exponent=8 mantissa=10",
+     "inputs of matrix products on NVIDIA's GPUs from Ampere"},
     {"e5m2", "float exponent=5 mantissa=2", "OCP FP8, gradients; torch.float8_e5m2"},
     {"e4m3", "float exponent=4 mantissa=3", "FP8 with infinities as IEEE 754 has them; CPD"},
     {"e4m3fn", "float exponent=4 mantissa=3 variant=fn",

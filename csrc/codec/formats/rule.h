@@ -36,6 +36,15 @@ struct WordOf<double> {
   static constexpr int kMantissa = 52, kBias = 1023;
 };
 
+template <typename Word>
+struct SignedOf {
+  using Type = int32_t;
+};
+template <>
+struct SignedOf<uint64_t> {
+  using Type = int64_t;
+};
+
 CGX_HD_LOOP float real_of_word(uint32_t word) { return from_bits(word); }
 CGX_HD_LOOP double real_of_word(uint64_t word) { return wide_from_bits(word); }
 
@@ -55,23 +64,24 @@ struct Rule {
   Word zero_sign;   // the sign that zero may have
   Real magic;       // its last bit is the quantum
   Real quantum;
-  Real inverse[2];                    // their product is 1 / quantum
-  Real random_unit;                   // 2^-random_bits
+  Real inverse[2];                    // their product is units / quantum
+  int32_t units;                      // 2^random_bits
   int32_t drop;                       // how many bits `cut` has
   int32_t random_right, random_left;  // shifts of a value's random bits to the highest of `cut`
   int32_t random_shift;               // of a word of the generator: leaves a value's random bits
   int32_t bias;                       // of the format
-  Word beyond_from;                   // kCpd: magnitudes from here on become infinite
+  int32_t random_bits;
+  // Zero has a sign, all numbers stay, and `flip` is 0; of kStochastic inverse[1] is 1, and tiny magnitudes
+  // are at most 2^30 units.
+  bool plain;
+  Word beyond_from;  // kCpd: magnitudes from here on become infinite
 };
 
 /// All bits where a is less than b, else none; both magnitudes. Compilers make branches of conditions.
 template <typename Word>
 CGX_HD_LOOP Word where_less(Word a, Word b) {
-  if constexpr (sizeof(Word) == 4) {
-    return static_cast<uint32_t>(static_cast<int32_t>(a - b) >> 31);
-  } else {
-    return static_cast<uint64_t>(static_cast<int64_t>(a - b) >> 63);
-  }
+  using Signed = typename SignedOf<Word>::Type;
+  return static_cast<Signed>(a) < static_cast<Signed>(b) ? ~Word{0} : Word{0};
 }
 
 template <typename Word>
@@ -86,39 +96,48 @@ CGX_HD_LOOP Word choose(Word mask, Word where_set, Word where_not) {
 }
 
 /// A magnitude on the grid of the quantum.
-template <Kind kind, typename Real>
+template <Kind kind, bool plain, typename Real>
 CGX_HD_LOOP typename WordOf<Real>::Word round_tiny(const Rule<Real>& rule,
                                                    typename WordOf<Real>::Word u, uint32_t random) {
-  using Word = typename WordOf<Real>::Word;
+  if constexpr (kind == Kind::kStochastic && plain) {
+    // In fixed point: units of 2^-random_bits quanta, to whose number the random bits are added. Values whose
+    // result does not count would not fit.
+    const Real low = real_of_word(u & where_less(u, rule.tiny));
+    const uint32_t units = static_cast<uint32_t>(static_cast<int32_t>(low * rule.inverse[0]));
+    const uint32_t quanta = (units + random) >> rule.random_bits;
+    return as_bits(static_cast<Real>(static_cast<int32_t>(quanta)) * rule.quantum);
+  }
   const Real a = real_of_word(u);
   Real z = (a + rule.magic) - rule.magic;
   if constexpr (kind != Kind::kNearest) {
     z = z - real_of_word(as_bits(rule.quantum) & where_less(u, as_bits(z)));
   }
   if constexpr (kind == Kind::kStochastic) {
+    // The fraction in units of 2^-random_bits.
     const Real fraction = ((a - z) * rule.inverse[0]) * rule.inverse[1];
-    const Real least = Real{1} - static_cast<Real>(static_cast<int32_t>(random)) * rule.random_unit;
-    const Word down = where_less(as_bits(fraction), as_bits(least));
+    const Real least = static_cast<Real>(rule.units - static_cast<int32_t>(random));
+    const auto down = where_less(as_bits(fraction), as_bits(least));
     z = z + real_of_word(as_bits(rule.quantum) & ~down);
   }
   return as_bits(z);
 }
 
 /// A finite magnitude on the format's grid, as if that had no end.
-template <Kind kind, typename Real>
+template <Kind kind, bool plain, typename Real>
 CGX_HD_LOOP typename WordOf<Real>::Word round_magnitude(const Rule<Real>& rule,
                                                         typename WordOf<Real>::Word u,
                                                         uint32_t random) {
   using Word = typename WordOf<Real>::Word;
   Word r = u;
   if constexpr (kind == Kind::kNearest) {
-    r += rule.half + (((u >> rule.drop) ^ rule.flip) & rule.odd);
+    const Word last = u >> rule.drop;
+    r += rule.half + ((plain ? last : last ^ rule.flip) & rule.odd);
   }
   if constexpr (kind == Kind::kStochastic) {
     r += (static_cast<Word>(random) >> rule.random_right) << rule.random_left;
   }
   r &= ~rule.cut;
-  const Word low = round_tiny<kind>(rule, u, random);
+  const Word low = round_tiny<kind, plain>(rule, u, random);
   return select(where_less(u, rule.tiny), low, r);
 }
 
@@ -153,31 +172,39 @@ CGX_HD_LOOP typename WordOf<Real>::Word round_to_power(const Rule<Real>& rule,
   }
 }
 
-/// x in the format. `random`: the random bits of the value, a number below 2^random_bits.
-template <Kind kind, typename Real>
+/// x in the format. `random`: the random bits of the value, a number below 2^random_bits. plain: the rule
+/// is (Rule::plain).
+template <Kind kind, bool plain = false, typename Real>
 CGX_HD_LOOP Real rounded(const Rule<Real>& rule, Real x, uint32_t random) {
   using Type = WordOf<Real>;
   using Word = typename Type::Word;
   const Word bits = as_bits(x), u = bits & ~Type::kSign;
-  const Word finite = where_less(u, Type::kInfinity);
   if constexpr (kind == Kind::kScale) {
     const Word r = round_to_power(rule, u);
     const Word positive = where_less(Word{0}, u) & ~(Word{0} - (bits >> (8 * sizeof(Word) - 1)));
+    const Word finite = where_less(u, Type::kInfinity);
     const Word number = positive & finite & ~where_less(rule.largest, r);
-    return real_of_word(choose(number, r, Type::kNanWord));
+    return real_of_word(select(number, r, Type::kNanWord));
   } else if constexpr (kind == Kind::kCpd) {
     const Word sign = bits & Type::kSign;
     Word r = select(where_less(u, Word{0x800000u}), Word{0}, round_cpd(rule, u) | sign);
     r |= sign & where_less(u, Word{1});
-    r = select(finite, r, bits);
+    r = select(where_less(u, Type::kInfinity), r, bits);
     return real_of_word(select(where_less(Type::kInfinity, u), Type::kNanWord, r));
   } else {
-    Word r = round_magnitude<kind>(rule, u, random);
+    Word r = round_magnitude<kind, plain>(rule, u, random);
+    // Of what is not finite, too, as far as that becomes the same.
     r = choose(where_less(rule.largest, r), rule.beyond, r);
-    r = choose(finite, r, rule.infinite);
-    r &= ~where_less(r, rule.least_kept);
-    r |= bits & choose(where_less(r, Word{1}), rule.zero_sign, Type::kSign);
-    const Word nan = where_less(Type::kInfinity, u) | where_less(Type::kInfinity, r & ~Type::kSign);
+    if constexpr (kind == Kind::kZero) {
+      r = choose(where_less(u, Type::kInfinity), r, rule.infinite);
+    }
+    if constexpr (!plain) r &= ~where_less(r, rule.least_kept);
+    const Word nan = where_less(Type::kInfinity, r) | where_less(Type::kInfinity, u);
+    if constexpr (plain) {
+      r |= bits & Type::kSign;
+    } else {
+      r |= bits & choose(where_less(r, Word{1}), rule.zero_sign, Type::kSign);
+    }
     return real_of_word(choose(nan, Type::kNanWord, r));
   }
 }

@@ -67,12 +67,17 @@ Rule<Real> rule_of(const Casting& casting) {
       casting.subnormals ? 0 : word_of<Real>(std::ldexp(1.0, format.least_exponent()));
   rule.quantum = static_cast<Real>(std::ldexp(1.0, step));
   rule.magic = static_cast<Real>(std::ldexp(1.0, step + Type::kMantissa));
-  const int most = sizeof(Real) == 4 ? std::min(-step, 120) : -step;
+  const int random = casting.random_bits, inverse = random - step;
+  const int most = sizeof(Real) == 4 ? std::min(inverse, 120) : inverse;
   rule.inverse[0] = static_cast<Real>(std::ldexp(1.0, most));
-  rule.inverse[1] = static_cast<Real>(std::ldexp(1.0, -step - most));
-  const int random = casting.random_bits;
+  rule.inverse[1] = static_cast<Real>(std::ldexp(1.0, inverse - most));
+  rule.units = 1 << random;
   rule.random_shift = 32 - random;
-  rule.random_unit = static_cast<Real>(std::ldexp(1.0, -random));
+  rule.random_bits = random;
+  const bool fits =
+      inverse == most && std::ilogb(static_cast<double>(real_of_word(rule.tiny))) + inverse <= 30;
+  rule.plain = format.has_negative_zero() && casting.subnormals && rule.flip == 0 &&
+               (kind != Kind::kStochastic || (fits && sizeof(Real) == 4));
   rule.random_left = std::max(rule.drop - random, 0);
   rule.random_right = std::max(random - rule.drop, 0);
   return rule;

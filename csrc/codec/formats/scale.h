@@ -40,20 +40,41 @@ CGX_HD_LOOP float power_of_two(int32_t s) {
   return from_bits(s > -127 ? static_cast<uint32_t>(s + 127) << 23 : 0x400000u);
 }
 
+/// The greater of two numbers that are not negative, on their bits.
+CGX_HD_LOOP float greater_of(float a, float b) {
+  return from_bits(choose(where_less(as_bits(a), as_bits(b)), as_bits(b), as_bits(a)));
+}
+
+/// 1 for a group of zeros, else its scale.
+template <typename Real>
+CGX_HD_LOOP float scale_unless_zero(Real amax, float scale) {
+  using Word = typename WordOf<Real>::Word;
+  const Word zero = where_less(as_bits(amax), Word{1});
+  return from_bits(choose(static_cast<uint32_t>(zero), as_bits(1.0f), as_bits(scale)));
+}
+
 /// The scale of a block whose elements are divided by it, in float32: the greatest magnitude becomes the
-/// elements' largest number. A block of zeros has scale 1, and no scale is subnormal.
-CGX_HD_LOOP float divisor_of(const ScaleRule& rule, double amax) {
-  const float scale = static_cast<float>(amax / static_cast<double>(rule.largest));
-  const float least = 0x1p-126f;
-  return amax == 0.0 ? 1.0f : scale < least ? least : scale;
+/// elements' largest number. A block of zeros has scale 1, and no scale is subnormal. Of a float amax
+/// divided as a double the result is the same: a double has twice the digits and more.
+template <typename Real>
+CGX_HD_LOOP float divisor_of(const ScaleRule& rule, Real amax) {
+  const float scale = static_cast<float>(amax / static_cast<Real>(rule.largest));
+  return scale_unless_zero(amax, greater_of(scale, 0x1p-126f));
+}
+
+/// The scale of a tensor whose blocks have e4m3 ones: by it the greatest block's is the largest e4m3 number,
+/// 448. amax: the tensor's.
+CGX_HD_LOOP float scale_of_tensor(const ScaleRule& rule, double amax) {
+  const float scale = static_cast<float>(amax / (448.0 * static_cast<double>(rule.largest)));
+  return scale_unless_zero(amax, greater_of(scale, 0x1p-126f));
 }
 
 /// The scale of a block that is e4m3 times a scale of the whole tensor. scale: divisor_of() the block. The
 /// least e4m3 number stands in place of 0.
-CGX_HD_LOOP float e4m3_scale(const Rule<float>& e4m3, float scale, float of_tensor, double amax) {
-  const float part = rounded<Kind::kNearest>(e4m3, scale / of_tensor, 0);
-  const float kept = part < 0x1p-9f ? 0x1p-9f : part;
-  return amax == 0.0 ? 1.0f : kept * of_tensor;
+template <typename Real>
+CGX_HD_LOOP float e4m3_scale(const Rule<float>& e4m3, float scale, float of_tensor, Real amax) {
+  const float part = rounded<Kind::kNearest, true>(e4m3, scale / of_tensor, 0);
+  return scale_unless_zero(amax, greater_of(part, 0x1p-9f) * of_tensor);
 }
 
 }  // namespace cgx::formats

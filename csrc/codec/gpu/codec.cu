@@ -4,6 +4,7 @@
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
+#include "codec/casts/gpu/blocks.h"
 #include "codec/compat/gpu/decode.h"
 #include "codec/compat/gpu/encode.h"
 #include "codec/families/gpu_list.h"
@@ -196,6 +197,9 @@ CGX_BLOCK_KERNEL(cgx_level_encode, levels::on_gpu::EncodeCall, NoMemory,
 CGX_BLOCK_KERNEL(cgx_level_multiply, levels::on_gpu::MultiplyCall, NoMemory,
                  levels::on_gpu::multiply_stage)
 CGX_BLOCK_KERNEL(cgx_dropout, dropping::on_gpu::Call, NoMemory, dropping::on_gpu::stage)
+CGX_BLOCK_KERNEL(cgx_cast_round, casting::on_gpu::Call, NoMemory, casting::on_gpu::round_stage)
+CGX_BLOCK_KERNEL(cgx_cast_blocks, casting::on_gpu::Call, casting::on_gpu::BlocksMemory,
+                 casting::on_gpu::blocks_stage)
 
 /// The shared memory of a warp's family; none where it has an empty struct for it.
 #define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                                  \

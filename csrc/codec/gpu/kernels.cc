@@ -60,6 +60,8 @@ KernelModule::KernelModule(const Driver& driver, const void* image)
   level_encode_ = function("cgx_level_encode");
   level_multiply_ = function("cgx_level_multiply");
   dropout_ = function("cgx_dropout");
+  cast_round_ = function("cgx_cast_round");
+  cast_blocks_ = function("cgx_cast_blocks");
   for (const WarpKernels& kernels : kWarpKernels) {
     const std::string name = str_of("cgx_", kernels.name, "_");
     OfWarps found{kernels.family, kernels.warps, {}, {}, function(name + "sum")};
@@ -187,6 +189,11 @@ void KernelModule::multiply(const levels::on_gpu::MultiplyCall& call, device::St
 
 void KernelModule::dropout(const dropping::on_gpu::Call& call, device::Stream stream) const {
   launch(dropout_, call, call.count, 1, kThreads, stream);
+}
+
+void KernelModule::cast(const casting::on_gpu::Call& call, device::Stream stream) const {
+  const bool blocks = call.work == casting::on_gpu::Work::kBlocks;
+  launch(blocks ? cast_blocks_ : cast_round_, call, call.count, 1, kThreads, stream);
 }
 
 }  // namespace cgx::gpu

@@ -8,6 +8,7 @@
 
 #include "codec/activations/dropout/gpu/call.h"
 #include "codec/bounded/gpu/call.h"
+#include "codec/casts/gpu/call.h"
 #include "codec/compat/gpu/call.h"
 #include "codec/gpu/run_table.h"
 #include "codec/gpu/stages.h"
@@ -46,6 +47,7 @@ class KernelModule {
   void encode(const levels::on_gpu::EncodeCall& call, device::Stream stream) const;
   void multiply(const levels::on_gpu::MultiplyCall& call, device::Stream stream) const;
   void dropout(const dropping::on_gpu::Call& call, device::Stream stream) const;
+  void cast(const casting::on_gpu::Call& call, device::Stream stream) const;
 
  private:
   /// Of warps: of a family; by type of the values, or one for all.
@@ -80,6 +82,7 @@ class KernelModule {
   device::Function look_ = nullptr, encode_blocks_[2] = {}, decode_blocks_[2] = {};
   device::Function cuda_float_encode_ = nullptr, cuda_float_decode_ = nullptr;
   device::Function level_encode_ = nullptr, level_multiply_ = nullptr, dropout_ = nullptr;
+  device::Function cast_round_ = nullptr, cast_blocks_ = nullptr;
   unsigned multiprocessors_ = 1;
 };
 

@@ -12,6 +12,7 @@
 
 #include "tensors/activations/floating.h"
 #include "tensors/checks.h"
+#include "tensors/emulation/gpu.h"
 #include "tensors/emulation/layout.h"
 #include "tensors/memory.h"
 #include "tensors/results.h"
@@ -23,13 +24,13 @@ namespace {
 // Values that one thread measures at a time: so the order of their sums is the tensor's.
 constexpr size_t kMeasured = 16 * kStatisticsBlock;
 
-struct Below {
+struct BelowAutograd {
   at::AutoDispatchBelowADInplaceOrView autograd;
   SafeAfterFork one_thread;
 };
 
 // A call on contiguous memory of the CPU.
-struct Call {
+struct HostCall {
   const Cast& cast;
   const CastLayout layout;
   const std::byte* x;
@@ -41,7 +42,7 @@ struct Call {
   std::byte* out(size_t value) const { return y + value * size_of(dtype); }
 };
 
-Measured measure_samples(const Call& call, size_t first, size_t count) {
+Measured measure_samples(const HostCall& call, size_t first, size_t count) {
   const size_t each = size_of(call.dtype), samples = std::min(call.cast.samples(), count);
   std::vector<std::byte> values(samples * each);
   for (size_t i = 0; i < samples; ++i) {
@@ -56,7 +57,7 @@ Measured measure_samples(const Call& call, size_t first, size_t count) {
   return call.cast.measure(values.data(), call.dtype, samples);
 }
 
-Measured measure_all(const Call& call) {
+Measured measure_all(const HostCall& call) {
   const size_t count = call.layout.values();
   if (call.cast.samples() > 0) return measure_samples(call, 0, count);
   std::vector<Measured> parts((count + kMeasured - 1) / kMeasured);
@@ -71,7 +72,7 @@ Measured measure_all(const Call& call) {
   return all;
 }
 
-Cast::Run run_of(const Call& call, CastLayout::Place place, const Measured& of_tensor) {
+Cast::Run run_of(const HostCall& call, CastLayout::Place place, const Measured& of_tensor) {
   Cast::Run run{.count = place.count,
                 .columns = call.layout.columns(),
                 .key = call.key,
@@ -101,7 +102,7 @@ class Blocks {
   std::vector<CastStatistics> blocks_;
 };
 
-void cast_one_run(const Call& call, const Measured& measured, CastStatistics* blocks) {
+void cast_one_run(const HostCall& call, const Measured& measured, CastStatistics* blocks) {
   const Cast::Run run = run_of(call, call.layout.run(0), measured);
   const size_t unit = call.cast.block();
   // Parts are whole blocks and fill cache lines; with statistics they are whole blocks of those, too.
@@ -116,7 +117,7 @@ void cast_one_run(const Call& call, const Measured& measured, CastStatistics* bl
   in_parts(run.count, border, body);
 }
 
-void cast_runs(const Call& call, const Measured& measured, Blocks& blocks) {
+void cast_runs(const HostCall& call, const Measured& measured, Blocks& blocks) {
   const size_t longest = call.layout.longest();
   in_parts(call.layout.runs() * longest, longest, [&](size_t first, size_t n) {
     for (size_t i = first / longest; i < (first + n) / longest; ++i) {
@@ -127,7 +128,7 @@ void cast_runs(const Call& call, const Measured& measured, Blocks& blocks) {
   });
 }
 
-CastStatistics cast_on_cpu(const Call& call, bool statistics) {
+CastStatistics cast_on_cpu(const HostCall& call, bool statistics) {
   if (call.layout.values() == 0) return {};
   const Measured measured = call.cast.group() == Group::kTensor ? measure_all(call) : Measured{};
   Blocks blocks(call.layout, statistics);
@@ -137,6 +138,36 @@ CastStatistics cast_on_cpu(const Call& call, bool statistics) {
     cast_runs(call, measured, blocks);
   }
   return blocks.total();
+}
+
+// The same of values on a GPU. Numbers of values do not depend on an order; sums are torch's, in float64.
+at::Tensor statistics_of(const at::Tensor& x, const at::Tensor& y, const at::Tensor& beyond) {
+  const at::Tensor finite = x.isfinite();
+  const at::Tensor value = at::where(finite, x, 0).to(at::kDouble);
+  const at::Tensor error =
+      at::where(at::logical_and(finite, y.isfinite()), y.to(at::kDouble) - value, 0.0);
+  const auto number = [](const at::Tensor& one) { return one.to(at::kDouble).reshape({1}); };
+  return at::cat({at::full({1}, static_cast<double>(x.numel()), value.options()),
+                  number(at::logical_not(finite).sum()),
+                  number(at::logical_and(value != 0, y == 0).sum()), number(beyond),
+                  number(x.numel() == 0 ? beyond : value.abs().amax()),
+                  number((value * value).sum()), number((error * error).sum())})
+      .cpu();
+}
+
+void cast_on_gpu(const Cast& cast, const at::Tensor& x, DType dtype, RandomKey key,
+                 const at::Tensor& y, at::Tensor* statistics) {
+  const CastLayout layout(cast, x.sizes());
+  if (statistics == nullptr) return gpu_cast(cast, layout, x, dtype, key, y, nullptr);
+  // Of results before they are rounded to the tensor's type; and of x as it was, in place.
+  at::Tensor beyond;
+  const bool wide = dtype == DType::kFloat64;
+  const at::Tensor from = x.to(wide ? at::kDouble : at::kFloat);
+  const at::Tensor to = at::empty_like(from);
+  gpu_cast(cast, layout, from, wide ? dtype : DType::kFloat32, key, to, &beyond);
+  *statistics = statistics_of(from, to, beyond);
+  // Not by torch's copy, which writes other NaN bits.
+  gpu_cast(cast, layout, x, dtype, key, y, nullptr);
 }
 
 at::Tensor as_tensor(const CastStatistics& s) {
@@ -152,14 +183,14 @@ at::Tensor as_tensor(const CastStatistics& s) {
   return all;
 }
 
-RandomKey key_of(const CastKey& key) { return local_key(key.seed, key.step, key.number, 0); }
+RandomKey random_key_of(const CastKey& key) { return local_key(key.seed, key.step, key.number, 0); }
 
 // x and y: the same strides, dense.
 void cast_to(const Cast& cast, const at::Tensor& x, DType dtype, const CastKey& key,
              const at::Tensor& y, at::Tensor* statistics) {
-  TORCH_CHECK_NOT_IMPLEMENTED(x.is_cpu(), "casts of tensors on ", x.device());
-  const Call call{
-      cast, CastLayout(cast, x.sizes()), bytes_of_host(x), bytes_of_host(y), dtype, key_of(key)};
+  if (x.is_cuda()) return cast_on_gpu(cast, x, dtype, random_key_of(key), y, statistics);
+  const HostCall call{cast,  CastLayout(cast, x.sizes()), bytes_of_host(x), bytes_of_host(y),
+                      dtype, random_key_of(key)};
   const CastStatistics found = cast_on_cpu(call, statistics != nullptr);
   if (statistics != nullptr) *statistics = as_tensor(found);
 }
@@ -198,7 +229,7 @@ std::shared_ptr<const Cast> cast_of_text(std::string_view text) {
 
 at::Tensor cast_tensor(const Cast& cast, const at::Tensor& tensor, const CastKey& key,
                        at::Tensor* statistics) {
-  const Below below;
+  const BelowAutograd below;
   const DType dtype = checked(tensor);
   at::Tensor y = at::empty_like(tensor, at::MemoryFormat::Preserve);
   if (in_any_order(cast, tensor) && y.strides() == tensor.strides()) {
@@ -213,7 +244,7 @@ at::Tensor cast_tensor(const Cast& cast, const at::Tensor& tensor, const CastKey
 
 void cast_tensor_out(const Cast& cast, const at::Tensor& tensor, const CastKey& key,
                      const at::Tensor& out, at::Tensor* statistics) {
-  const Below below;
+  const BelowAutograd below;
   const DType dtype = checked(tensor);
   check_tensor("out", out);
   check_device("out", out, "tensor", tensor);

@@ -23,14 +23,17 @@ CastLayout::CastLayout(const Cast& cast, c10::IntArrayRef sizes)
     columns_ = sizes.empty() ? 1 : static_cast<size_t>(sizes.back());
     const size_t rows = sizes.size() < 2 ? 1 : static_cast<size_t>(sizes[sizes.size() - 2]);
     if (cast.block_rows() > 1) {
+      rows_ = rows;
       plane_ = rows * columns_;
       longest_ = std::min(cast.block_rows(), rows) * columns_;
       strips_ = (plane_ + longest_ - 1) / longest_;
       runs_ = values_ / plane_ * strips_;
       return;
     }
-    // Rows of whole blocks are one long run.
-    if (cast.group() != Group::kRun && columns_ % cast.block() == 0) return;
+    if (cast.group() != Group::kRun && columns_ % cast.block() == 0) {
+      columns_ = values_;  // rows of whole blocks are one long run
+      return;
+    }
     longest_ = columns_;
     runs_ = values_ / columns_;
   }

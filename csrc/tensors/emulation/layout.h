@@ -21,12 +21,14 @@ class CastLayout {
   size_t values() const { return values_; }
   size_t runs() const { return runs_; }
   size_t columns() const { return columns_; }
+  /// Of a plane, whose strips of rows are runs; else 1.
+  size_t rows() const { return rows_; }
   /// Values of the longest run.
   size_t longest() const { return longest_; }
   Place run(size_t number) const;
 
  private:
-  size_t values_, columns_, runs_, longest_;
+  size_t values_, columns_, runs_, longest_, rows_ = 1;
   size_t plane_ = 0, strips_ = 1;  // values of a plane, and runs in it
 };
 

@@ -9,8 +9,6 @@
 namespace cgx {
 namespace {
 
-constexpr double kLargestE4m3 = 448;
-
 class BlockCast final : public Cast {
  public:
   BlockCast(const CastConfig& config, const formats::Blocks& given)
@@ -35,6 +33,19 @@ class BlockCast final : public Cast {
     return std::ldexp(1.0, blocks_.element.format.step_exponent());
   }
 
+  bool set_call(casting::on_gpu::Call& call) const override {
+    call.narrow = shape_.rules.narrow;
+    call.wide = shape_.rules.wide;
+    call.kind = static_cast<uint8_t>(shape_.rules.kind);
+    call.scale_rule = shape_.scale_rule;
+    call.e4m3 = shape_.e4m3;
+    call.scale = static_cast<uint8_t>(shape_.scale);
+    call.grid.size = static_cast<uint32_t>(blocks_.size);
+    call.grid.block_rows = static_cast<uint32_t>(blocks_.rows);
+    call.work = casting::on_gpu::Work::kBlocks;
+    return true;
+  }
+
   Measured join(const Measured& before, const Measured& after) const override {
     return {{greater(before.of[0], after.of[0])}};
   }
@@ -43,26 +54,16 @@ class BlockCast final : public Cast {
   // NaN counts as the greatest.
   static double greater(double a, double b) { return a > b || std::isnan(a) ? a : b; }
 
-  template <typename Real>
-  static Measured amax(const Real* x, size_t n) {
-    using Type = formats::WordOf<Real>;
-    typename Type::Signed most = 0;
-    for (size_t i = 0; i < n; ++i) {
-      most = std::max(most, static_cast<typename Type::Signed>(as_bits(x[i]) & ~Type::kSign));
-    }
-    return {{static_cast<double>(formats::real_of_word(static_cast<typename Type::Word>(most)))}};
+  Measured measure(const float* x, size_t n) const override {
+    return {{static_cast<double>(formats::greatest(x, n))}};
   }
-  Measured measure(const float* x, size_t n) const override { return amax(x, n); }
-  Measured measure(const double* x, size_t n) const override { return amax(x, n); }
+  Measured measure(const double* x, size_t n) const override { return {{formats::greatest(x, n)}}; }
 
-  // What the tensor's greatest magnitude divides by: its block then has the largest scale, and the value the
-  // largest element.
   double scale_of_tensor(const Run& run) const {
     if (group() == Group::kNone) return 1;
     const double amax = run.measured.of[0];
-    if (std::isnan(amax)) return amax;
-    const auto scale = static_cast<float>(amax / (kLargestE4m3 * largest()));
-    return amax == 0 ? 1 : std::max(static_cast<double>(scale), 0x1p-126);
+    if (!(amax < std::numeric_limits<double>::infinity())) return std::nan("");
+    return static_cast<double>(formats::scale_of_tensor(shape_.scale_rule, amax));
   }
 
   void cast(const float* x, size_t n, const Run& run, float* y,

@@ -22,7 +22,7 @@ static inline CGX_INLINE typename WordOf<Real>::Signed greatest(
 }
 
 // y = the element of x / scale, times scale. inverse: 1 / scale, exactly, if `exact`; else 0.
-template <Kind kind, bool exact, typename Real>
+template <Kind kind, bool plain, bool exact, typename Real>
 static inline CGX_INLINE void cast_piece(const Rule<Real>& rule, const Real* x, size_t n,
                                          Real scale, Real inverse, formats::Draws draws, Real* y) {
   CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
@@ -32,7 +32,8 @@ static inline CGX_INLINE void cast_piece(const Rule<Real>& rule, const Real* x, 
           random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
           rule.random_shift;
     }
-    y[i] = formats::rounded<kind>(rule, exact ? x[i] * inverse : x[i] / scale, random) * scale;
+    y[i] =
+        formats::rounded<kind, plain>(rule, exact ? x[i] * inverse : x[i] / scale, random) * scale;
   }
 }
 
@@ -56,7 +57,7 @@ static inline CGX_INLINE uint64_t count_above(const Real* x, size_t n, Real limi
   return static_cast<uint64_t>(count);
 }
 
-template <Kind kind, bool exact, typename Real>
+template <Kind kind, bool plain, bool exact, typename Real>
 static inline CGX_INLINE void cast_row(const Shape& shape, const Rule<Real>& rule,
                                        const Values<Real>& v, size_t first, size_t n, Real scale,
                                        Real inverse) {
@@ -72,11 +73,11 @@ static inline CGX_INLINE void cast_row(const Shape& shape, const Rule<Real>& rul
   // The counter has the low word of a value's number, the key its high word.
   const uint64_t left = (uint64_t{1} << 32) - (number & 0xffffffffu);
   const size_t some = kind == Kind::kStochastic && left < n ? static_cast<size_t>(left) : n;
-  cast_piece<kind, exact>(rule, v.x + first, some, scale, inverse, draws, v.y + first);
+  cast_piece<kind, plain, exact>(rule, v.x + first, some, scale, inverse, draws, v.y + first);
   if (kind != Kind::kStochastic || some == n) return;
   draws = {key_of_high(v.key, static_cast<uint32_t>((number + some) >> 32)), 0};
-  cast_piece<kind, exact>(rule, v.x + first + some, n - some, scale, inverse, draws,
-                          v.y + first + some);
+  cast_piece<kind, plain, exact>(rule, v.x + first + some, n - some, scale, inverse, draws,
+                                 v.y + first + some);
 }
 
 // Blocks next to each other: their scales are computed side by side.
@@ -101,24 +102,34 @@ static inline CGX_INLINE void find_powers(const Shape& shape, size_t blocks, Sca
 }
 
 template <typename Real>
-static inline CGX_INLINE void find_divisors(const Shape& shape, size_t blocks, double of_tensor,
+static inline CGX_INLINE Real greatest_of(const Scales<Real>& scales, size_t b) {
+  return formats::real_of_word(static_cast<typename WordOf<Real>::Word>(scales.most[b]));
+}
+
+template <typename Real>
+static inline CGX_INLINE void find_divisors(const Shape& shape, size_t blocks,
                                             Scales<Real>& scales) {
   const formats::ScaleRule rule = shape.scale_rule;
+  for (size_t b = 0; b < blocks; ++b) {
+    scales.scale[b] = static_cast<Real>(formats::divisor_of(rule, greatest_of(scales, b)));
+  }
+}
+
+template <typename Real>
+static inline CGX_INLINE void find_parts(const Shape& shape, size_t blocks, double of_tensor,
+                                         Scales<Real>& scales) {
+  const formats::ScaleRule rule = shape.scale_rule;
   const Rule<float> e4m3 = shape.e4m3;
-  const bool two = shape.scale == formats::Scale::kE4m3;
   const auto all = static_cast<float>(of_tensor);
   for (size_t b = 0; b < blocks; ++b) {
-    const auto word = static_cast<typename WordOf<Real>::Word>(scales.most[b]);
-    const auto amax = static_cast<double>(formats::real_of_word(word));
-    float scale = formats::divisor_of(rule, amax);
-    if (two) scale = formats::e4m3_scale(e4m3, scale, all, amax);
-    scales.scale[b] = static_cast<Real>(scale);
-    scales.inverse[b] = 0;
+    const Real amax = greatest_of(scales, b);
+    const float scale = formats::divisor_of(rule, amax);
+    scales.scale[b] = static_cast<Real>(formats::e4m3_scale(e4m3, scale, all, amax));
   }
 }
 
 // Blocks of `size` values, the last one perhaps fewer, in n values of each of `rows` rows, from `first` on.
-template <Kind kind, typename Real>
+template <Kind kind, bool plain, typename Real>
 static inline CGX_INLINE void cast_blocks(const Shape& shape, const Rule<Real>& rule,
                                           const Values<Real>& v, size_t first, size_t n,
                                           size_t size, size_t rows) {
@@ -133,7 +144,13 @@ static inline CGX_INLINE void cast_blocks(const Shape& shape, const Rule<Real>& 
     if (rest != 0) scales.most[whole] = greatest(x + whole * size, rest, scales.most[whole]);
   }
   const bool exact = shape.scale == formats::Scale::kE8m0;
-  exact ? find_powers(shape, blocks, scales) : find_divisors(shape, blocks, v.of_tensor, scales);
+  if (exact) {
+    find_powers(shape, blocks, scales);
+  } else if (shape.scale == formats::Scale::kFloat32) {
+    find_divisors(shape, blocks, scales);
+  } else {
+    find_parts(shape, blocks, v.of_tensor, scales);
+  }
   const bool nan = !(v.of_tensor < static_cast<double>(__builtin_inff()));
   for (size_t b = 0; b < blocks; ++b) {
     if (!nan && scales.most[b] < static_cast<Signed>(WordOf<Real>::kInfinity)) continue;
@@ -142,20 +159,21 @@ static inline CGX_INLINE void cast_blocks(const Shape& shape, const Rule<Real>& 
   for (size_t r = 0; r < rows; ++r) {
     const size_t row = first + r * v.columns;
     for (size_t b = 0; b < whole; ++b) {
-      exact ? cast_row<kind, true>(shape, rule, v, row + b * size, size, scales.scale[b],
-                                   scales.inverse[b])
-            : cast_row<kind, false>(shape, rule, v, row + b * size, size, scales.scale[b], Real{0});
+      exact ? cast_row<kind, plain, true>(shape, rule, v, row + b * size, size, scales.scale[b],
+                                          scales.inverse[b])
+            : cast_row<kind, plain, false>(shape, rule, v, row + b * size, size, scales.scale[b],
+                                           Real{0});
     }
     if (rest == 0) continue;
-    exact ? cast_row<kind, true>(shape, rule, v, row + whole * size, rest, scales.scale[whole],
-                                 scales.inverse[whole])
-          : cast_row<kind, false>(shape, rule, v, row + whole * size, rest, scales.scale[whole],
-                                  Real{0});
+    exact ? cast_row<kind, plain, true>(shape, rule, v, row + whole * size, rest,
+                                        scales.scale[whole], scales.inverse[whole])
+          : cast_row<kind, plain, false>(shape, rule, v, row + whole * size, rest,
+                                         scales.scale[whole], Real{0});
   }
 }
 
 // known: the blocks' size where the compiler may know it, else 0.
-template <Kind kind, size_t known, typename Real>
+template <Kind kind, bool plain, size_t known, typename Real>
 static inline CGX_INLINE void cast_strip(const Shape& shape, const Values<Real>& v) {
   const Rule<Real> rule = rule_of<Real>(shape.rules);
   const size_t size = known != 0 ? known : shape.size;
@@ -163,17 +181,22 @@ static inline CGX_INLINE void cast_strip(const Shape& shape, const Values<Real>&
   const size_t columns = shape.rows > 1 ? v.columns : v.count;
   const size_t step = kBlocks * size;
   for (size_t c = 0; c < columns; c += step) {
-    cast_blocks<kind>(shape, rule, v, c, columns - c < step ? columns - c : step, size, rows);
+    cast_blocks<kind, plain>(shape, rule, v, c, columns - c < step ? columns - c : step, size,
+                             rows);
   }
 }
 
 template <Kind kind, typename Real>
 static void cast(const Shape& shape, const Values<Real>& values) {
   if constexpr (sizeof(Real) == 4) {
-    if (shape.size == 32) return cast_strip<kind, 32>(shape, values);
-    if (shape.size == 16) return cast_strip<kind, 16>(shape, values);
+    // The sizes of MX and NVFP4, whose elements are plain, but for mxint8's.
+    if (shape.rules.narrow.plain) {
+      if (shape.size == 32) return cast_strip<kind, true, 32>(shape, values);
+      if (shape.size == 16) return cast_strip<kind, true, 16>(shape, values);
+      return cast_strip<kind, true, 0>(shape, values);
+    }
   }
-  cast_strip<kind, 0>(shape, values);
+  cast_strip<kind, false, 0>(shape, values);
 }
 
 constexpr Loops kLoops{

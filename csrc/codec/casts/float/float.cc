@@ -25,6 +25,14 @@ class FloatCast final : public Cast {
     return std::ldexp(1.0, casting_.subnormals ? casting_.format.step_exponent() : least);
   }
 
+  bool set_call(casting::on_gpu::Call& call) const override {
+    call.narrow = rules_.narrow;
+    call.wide = rules_.wide;
+    call.kind = static_cast<uint8_t>(rules_.kind);
+    call.work = casting::on_gpu::Work::kRound;
+    return true;
+  }
+
  private:
   void cast(const float* x, size_t n, const Run& run, float* y,
             uint64_t* saturations) const override {

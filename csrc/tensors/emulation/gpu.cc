@@ -1,0 +1,82 @@
+#include "tensors/emulation/gpu.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+#include "codec/gpu/kernels.h"
+#include "tensors/checks.h"
+#include "tensors/gpu/here.h"
+#include "tensors/gpu/kernels.h"
+
+namespace cgx {
+namespace {
+
+using casting::on_gpu::Call;
+using casting::on_gpu::Grid;
+using casting::on_gpu::Work;
+
+uint64_t parts_of(uint64_t values, uint64_t part) { return (values + part - 1) / part; }
+
+// Eight values of each thread, if the block has so many.
+uint32_t lanes_of(const Grid& grid) {
+  const uint64_t groups = uint64_t{(grid.size + gpu::kGroup - 1) / gpu::kGroup} * grid.block_rows;
+  uint32_t lanes = 1;
+  while (lanes < groups && lanes < gpu::kThreads) lanes *= 2;
+  return lanes;
+}
+
+void set_grid(Call& call, const CastLayout& layout) {
+  Grid& grid = call.grid;
+  grid.columns = layout.columns();
+  grid.rows = layout.rows();
+  grid.across = parts_of(grid.columns, grid.size);
+  grid.strips = parts_of(grid.rows, grid.block_rows);
+  // A block of a short row, or of few rows, needs no more threads than it has values.
+  grid.size = static_cast<uint32_t>(std::min<uint64_t>(grid.size, grid.columns));
+  grid.block_rows = static_cast<uint32_t>(std::min<uint64_t>(grid.block_rows, grid.rows));
+  call.blocks = grid.across * grid.strips * (call.values / (grid.columns * grid.rows));
+  call.lanes = lanes_of(grid);
+  call.count = parts_of(call.blocks, gpu::kThreads / call.lanes);
+}
+
+// The tensor's greatest magnitude, in float64 on its device. Extremes do not depend on an order.
+at::Tensor amax_of(const at::Tensor& x) {
+  const auto [least, greatest] = at::aminmax(x.detach().view({-1}));
+  return at::maximum(least.abs(), greatest.abs()).to(at::kDouble);
+}
+
+}  // namespace
+
+void gpu_cast(const Cast& cast, const CastLayout& layout, const at::Tensor& x, DType dtype,
+              RandomKey key, const at::Tensor& y, at::Tensor* beyond) {
+  Call call{};
+  TORCH_CHECK_NOT_IMPLEMENTED(cast.set_call(call), "no kernel casts to ", cast.describe(),
+                              ": cast x.cpu(), or to a format of Float or Block");
+  if (beyond != nullptr) *beyond = at::zeros({1}, x.options().dtype(at::kLong));
+  if (layout.values() == 0) return;
+  call.x = bytes_of(x);
+  call.y = bytes_of(y);
+  call.values = layout.values();
+  call.key = key;
+  call.largest = cast.largest();
+  static_assert(static_cast<uint8_t>(DType::kFloat64) == gpu::kWideType);
+  call.type = static_cast<uint8_t>(dtype);
+  if (call.work == Work::kBlocks) {
+    set_grid(call, layout);
+  } else {
+    call.count = parts_of(call.values, gpu::kPartValues);
+  }
+  const Here here(x.device(), "a cast of torch_cgx.emulate");
+  at::Tensor amax;
+  if (cast.group() == Group::kTensor) {
+    amax = amax_of(x);
+    call.amax = amax.const_data_ptr<double>();
+  }
+  if (beyond != nullptr) {
+    call.beyond = reinterpret_cast<unsigned long long*>(beyond->mutable_data_ptr<int64_t>());
+  }
+  kernels_for(here.queue(), kernel_loader()).cast(call, here.queue().stream());
+}
+
+}  // namespace cgx

@@ -1,0 +1,85 @@
+"""What casts do on a CUDA device, against the CPU's: the same cases for the fake device
+(tests/device/test_gpu_emulate.py) and for a GPU (tests/gpu). Runs in a process that has the device.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tests.codec.gpu_cases import SHIFTS, on_device
+from torch_cgx import emulate
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FLOATS = [name for name in emulate.presets() if isinstance(emulate.preset(name), emulate.Float)]
+BLOCKS = [name for name in emulate.presets() if isinstance(emulate.preset(name), emulate.Block)]
+ROUNDINGS = ("nearest", "zero", "stochastic")
+SHAPES = ((), (0,), (1,), (33,), (2049,), (5, 96), (7, 45), (3, 40, 70), (2, 300))
+AXES = ((16, 16), (2, 3), (128, 128), (1, 1))
+
+
+def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Of many magnitudes, with NaN and infinities in few blocks."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    x = x * torch.exp2(torch.randint(-40, 40, shape, generator=generator).double() / 8)
+    if x.numel() > 400:
+        odd = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-45, 1e38, -1e38]
+        x.view(-1)[300 : 300 + len(odd)] = torch.tensor(odd, dtype=torch.float64)
+    return x.to(dtype)
+
+
+def check(x: torch.Tensor, format: emulate.Format, shift: int = 0) -> None:
+    """One cast on the device has the CPU's bits; so have its counts, and its sums nearly."""
+    there = on_device(x.reshape(-1), "cuda", shift).view(x.shape)
+    wanted, stated = emulate.cast(x, format, seed=3, step=7, statistics=True)
+    found = emulate.cast(there, format, seed=3, step=7)
+    ints = {8: torch.int64, 4: torch.int32, 2: torch.int16}[x.element_size()]
+    assert found.device == there.device and found.dtype == x.dtype
+    assert torch.equal(found.cpu().view(ints), wanted.view(ints)), (str(format), x.dtype, x.shape)
+    with_counts, counted = emulate.cast(there, format, seed=3, step=7, statistics=True)
+    assert torch.equal(with_counts.cpu().view(ints), wanted.view(ints)), (str(format), x.shape)
+    assert torch.equal(counted.numbers[:5], stated.numbers[:5]), (str(format), counted, stated)
+    assert torch.allclose(counted.numbers, stated.numbers, rtol=1e-9), (str(format), x.dtype)
+    emulate.cast(there, format, seed=3, step=7, out=there)
+    assert torch.equal(there.cpu().view(ints), wanted.view(ints)), (str(format), "in place")
+
+
+def floats() -> None:
+    for k, name in enumerate(FLOATS):
+        for i, dtype in enumerate(DTYPES):
+            x = values((3000 + 7 * k,), dtype, k)
+            check(x, emulate.preset(name), SHIFTS[(k + i) % 4])
+            for n in (k, 8 * k + i, 401 - k):
+                check(x[:n].clone(), emulate.preset(name))
+    for rounding in ROUNDINGS:
+        for dtype in DTYPES:
+            x = values((5000,), dtype, 1)
+            for changes in (
+                {},
+                {"subnormals": False},
+                {"overflow": "saturate"},
+                {"random_bits": 8},
+            ):
+                check(x, emulate.preset("e5m2", rounding=rounding, **changes))
+    cpd = emulate.Float(5, 2, variant="cpd")
+    for dtype in DTYPES:
+        check(values((5000,), dtype, 2), cpd)
+
+
+def blocks() -> None:
+    for k, name in enumerate(BLOCKS):
+        for i, shape in enumerate(SHAPES):
+            dtype = DTYPES[(k + i) % 4]
+            format = emulate.preset(name, rounding=ROUNDINGS[(k + i) % 3])
+            check(values(shape, dtype, k), format, SHIFTS[(k + i) % 4])
+    for i, axis in enumerate(AXES):
+        for name in ("mxfp4", "nvfp4", "fp8_block128"):
+            check(values((2, 50, 70), DTYPES[i], i), emulate.preset(name, axis=axis))
+    for rounding in ("floor", "ceil", "even", "rceil"):
+        x = values((64, 320), torch.float32, 5)
+        check(x, emulate.preset("mxfp8_e4m3", scale_rounding=rounding))
+        check(x, emulate.preset("mxfp8_e4m3", size=17, scale_rounding=rounding))
+    for n in range(0, 401, 23):
+        check(values((n,), torch.bfloat16, n), emulate.mxfp4)
+    check(values((40, 3, 20), torch.float32, 6), emulate.preset("mxfp4", axis=0))
+    check(torch.zeros(100), emulate.nvfp4)
