@@ -8,7 +8,7 @@ import torch
 
 from torch_cgx.emulate import _operators
 from torch_cgx.emulate._dtensor import is_dtensor, take_dtensors
-from torch_cgx.emulate._format import Format, check_format
+from torch_cgx.emulate._format import Format, Way, check_format, way_of
 from torch_cgx.emulate._statistics import Statistics
 
 _ops = torch.ops.torch_cgx
@@ -52,53 +52,48 @@ def cast(
     format: a format of torch_cgx.emulate, or the name of one.
     out: of x's shape and dtype; `x` itself for a cast in place, which happens only so.
     seed, step, number: what random numbers of a stochastic rounding are a function of, with the
-        number
-        of the element in x: integers from 0 to 2^64 - 1. step: of the training; number: of the
-        tensor in the step. Equal ones repeat a result; there is no state.
+        number of the element in x: integers from 0 to 2^64 - 1. step: of the training; number: of
+        the tensor in the step. Equal ones repeat a result; there is no state.
     statistics: also returns the `Statistics` of the cast.
 
     TypeError, ValueError: x is no such tensor (integer, complex, sparse, nested), or an argument is
-        not
-    allowed. A backward pass through the result raises RuntimeError: `cast_ste` has a gradient.
+    not allowed. A backward pass through the result raises RuntimeError: `cast_ste` has a gradient.
     """
-    format = check_format(format)
+    way = way_of(format)
     _check_arguments(x, out)
     key = [
         _word(name, value) for name, value in (("seed", seed), ("step", step), ("number", number))
     ]
     if is_dtensor(x):
-        take_dtensors(x, format)
-    if isinstance(format.axis, int) and format.axis != -1:
-        return _along(x, format, out, key, statistics)
+        take_dtensors(x, check_format(format))
+    if way.axis is not None:
+        return _along(x, way, out, key, statistics)
     if not statistics:
         if out is None:
-            return _ops.cast(x, format.text, *key)  # type: ignore[no-any-return]
-        _ops.cast.out(x, format.text, *key, out=out)
+            return _ops.cast(x, way.text, *key)  # type: ignore[no-any-return]
+        _ops.cast.out(x, way.text, *key, out=out)
         return out
     if out is None:
-        y, numbers = _ops.cast_statistics(x, format.text, *key)
+        y, numbers = _ops.cast_statistics(x, way.text, *key)
         return y, Statistics(numbers)
-    return out, Statistics(_ops.cast_statistics.out(x, format.text, *key, out=out))
+    return out, Statistics(_ops.cast_statistics.out(x, way.text, *key, out=out))
 
 
 def _along(
-    x: torch.Tensor, format: Format, out: torch.Tensor | None, key: list[int], statistics: bool
+    x: torch.Tensor, way: Way, out: torch.Tensor | None, key: list[int], statistics: bool
 ) -> Any:
     """Blocks along another dimension than the last one, channels of another than the first one."""
     if out is not None:
         _operators._check_out(x, out)
-    front = bool(format.facts["by_channels"])
-    if front and format.axis % max(x.dim(), 1) == 0:
-        moved, back = x, lambda y: y
-    else:
-        home = 0 if front else -1
-        moved, back = x.movedim(format.axis, home), lambda y: y.movedim(home, format.axis)
+    assert way.axis is not None
+    home = 0 if way.by_channels else -1
+    moved = x.movedim(way.axis, home)
     numbers = None
     if statistics:
-        y, numbers = _ops.cast_statistics(moved, format.text, *key)
+        y, numbers = _ops.cast_statistics(moved, way.text, *key)
     else:
-        y = _ops.cast(moved, format.text, *key)
-    y = back(y)
+        y = _ops.cast(moved, way.text, *key)
+    y = y.movedim(home, way.axis)
     if out is not None:
         with torch.no_grad():
             y = out.copy_(y)
@@ -111,14 +106,18 @@ def cast_ste(
     """`cast` whose gradient is passed on unchanged: the straight-through estimator (Bengio,
     Leonard, Courville 2013). Arguments as there.
     """
-    return _StraightThrough.apply(x, check_format(format), seed, step, number)  # type: ignore
+    # torch.compile takes no function that has forward derivatives of its own.
+    function = _StraightThrough if torch.compiler.is_compiling() else _WithForwardDerivatives
+    return function.apply(x, format, seed, step, number)  # type: ignore
 
 
 class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, format: Format, seed: int, step: int, number: int) -> torch.Tensor:
+    def forward(
+        x: torch.Tensor, format: Format | str, seed: int, step: int, number: int
+    ) -> torch.Tensor:
         return cast(x, format, seed=seed, step=step, number=number)
 
     @staticmethod
@@ -129,6 +128,8 @@ class _StraightThrough(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         return grad, None, None, None, None
 
+
+class _WithForwardDerivatives(_StraightThrough):
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *others: None) -> torch.Tensor:
         return tangent.view_as(tangent)

@@ -14,10 +14,10 @@ from torch_cgx.emulate._format import Format
 @dataclasses.dataclass(frozen=True)
 class Description:
     """bits: of a value, with its share of scales. least, largest: the least positive number and the
-    largest one; over the scale where values share one. step: from 1 to the next number; where values
-    share a scale, from 1 as the greatest value to the number below. nan, infinite, zero, beyond: what
-    NaN, infinities, -0 and values of twice the largest number become, as text. None: the format has
-    no such number of its own, since the tensor's values decide.
+    largest one; over the scale where values share one. step: from 1 to the next number; where
+    values share a scale, from 1 as the greatest value to the number below. nan, infinite, zero,
+    beyond: what NaN, infinities, -0 and values of twice the largest number become, as text. None:
+    the format has no such number of its own, since the tensor's values decide.
     """
 
     bits: float

@@ -5,17 +5,22 @@ have their parameters, allowed values and rules; these classes are their names i
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
 
 from torch_cgx import _C
+from torch_cgx._constant import constant
 
 if TYPE_CHECKING:
-    import torch
-
     from torch_cgx.emulate._info import Info
 
-facts_of = functools.lru_cache(1024)(_C.cast_facts)
+
+@constant
+def facts_of(text: str) -> dict[str, Any]:
+    """What the engine says of the format that has this text."""
+    found: dict[str, Any] = _C.cast_facts(text)
+    return found
 
 
 class Format:
@@ -47,8 +52,7 @@ class Format:
     @property
     def facts(self) -> dict[str, Any]:
         """What the engine says of the format."""
-        found: dict[str, Any] = facts_of(self.text)
-        return found
+        return facts_of(self.text)
 
     @property
     def elementwise(self) -> bool:
@@ -82,3 +86,33 @@ def check_format(format: object) -> Format:
         f"format is {format!r}, allowed: a format of torch_cgx.emulate, as Float(4, 3), or a name, "
         'as "e4m3fn"'
     )
+
+
+class Way(NamedTuple):
+    """How `cast` calls the operators. axis: the dimension to move to where the engine has its
+    blocks or, by_channels, its channels; None: it is there.
+    """
+
+    text: str
+    axis: int | None
+    by_channels: bool
+
+
+def way_of(format: Format | str) -> Way:
+    """Errors as `check_format`."""
+    if torch.compiler.is_compiling():
+        return _traced_way(format)
+    return _way(check_format(format))
+
+
+def _way(format: Format) -> Way:
+    axis = format.axis
+    if not isinstance(axis, int) or axis == -1:
+        return Way(format.text, None, False)
+    by_channels = bool(format.facts["by_channels"])
+    return Way(format.text, None if by_channels and axis == 0 else axis, by_channels)
+
+
+@constant
+def _traced_way(format: Format | str) -> Way:
+    return _way(check_format(format))

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import torch
 
-from torch_cgx.activations._constant import constant
+from torch_cgx._constant import constant
 from torch_cgx.activations.tables.files import table_for
 from torch_cgx.activations.tables.table import Table
 
