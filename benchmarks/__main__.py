@@ -63,6 +63,7 @@ _ALL = (
     Part("codec-peers", "codec_peers", "8-bit codecs of others", "codec_peers"),
     Part("bounded", "bounded", "error-bounded compression, against others", "bounded"),
     Part("bdi", "bdi", "BDI and cuda_float_compress on one core", "bdi"),
+    Part("emulate", "emulate", "casts to formats of numbers, against a copy", "emulate"),
     Part("allreduce", "allreduce", "all-reduces on one host", "allreduce", _BITS),
     Part(
         "mpi",

