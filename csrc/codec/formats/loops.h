@@ -9,11 +9,12 @@
 
 namespace cgx::formats {
 
-/// Both rules of one casting. Values of float64 are rounded by `wide`, except by CPD's rule, which knows
+/// Both rules of a Casting, or of numbers in fixed point. Values of float64 are rounded by `wide`, except by CPD's rule, which knows
 /// float32 only.
 struct Rules {
-  explicit Rules(const Casting& casting)
-      : kind(kind_of(casting)), narrow(rule_of<float>(casting)), wide(rule_of<double>(casting)) {}
+  template <typename Description>
+  explicit Rules(const Description& of)
+      : kind(kind_of(of)), narrow(rule_of<float>(of)), wide(rule_of<double>(of)) {}
 
   Kind kind;
   Rule<float> narrow;
@@ -47,8 +48,8 @@ void cast(const Rules& rules, const double* x, size_t n, RandomKey key, uint64_t
 inline float greatest(const float* x, size_t n) { return loops().greatest(x, n); }
 inline double greatest(const double* x, size_t n) { return loops().wide_greatest(x, n); }
 
-/// How many of the finite values are beyond `largest`.
-size_t count_beyond(const float* x, size_t n, double largest);
-size_t count_beyond(const double* x, size_t n, double largest);
+/// How many of the finite values are below `lowest` or above `largest`.
+size_t count_beyond(const float* x, size_t n, double lowest, double largest);
+size_t count_beyond(const double* x, size_t n, double lowest, double largest);
 
 }  // namespace cgx::formats

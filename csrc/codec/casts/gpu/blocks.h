@@ -81,7 +81,7 @@ CGX_HD void cast_block(const Call& call, const Place& place, uint32_t lane, doub
     load_eight(call.x, first, n, call.type, eight);
     CGX_UNROLL for (uint32_t k = 0; k < gpu::kGroup; ++k) {
       const Real x = eight.values[k];
-      beyond += k < n && is_beyond(x, largest) ? 1 : 0;
+      beyond += k < n && is_beyond(x, -largest, largest) ? 1 : 0;
       eight.values[k] = rounded(call, x / own, first + k) * own;
     }
     store_eight(call.y, first, n, call.type, eight);
