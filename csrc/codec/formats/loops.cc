@@ -15,16 +15,9 @@ namespace {
 template <typename Real, typename Loop>
 void in_words(Loop loop, const Rules& rules, const Real* x, size_t n, RandomKey key, uint64_t index,
               Real* y) {
-  // The counter has the low word of a value's number, the key its high word.
-  for (size_t done = 0; done < n;) {
-    const uint64_t number = index + done;
-    const uint64_t left = (uint64_t{1} << 32) - (number & 0xffffffffu);
-    const auto some = static_cast<size_t>(std::min<uint64_t>(n - done, left));
-    const Draws draws{key_of_high(key, static_cast<uint32_t>(number >> 32)),
-                      static_cast<uint32_t>(number)};
-    loop(rules, x + done, some, draws, y + done);
-    done += some;
-  }
+  in_draws(key, index, n, [&](size_t first, size_t some, const Draws& draws) {
+    loop(rules, x + first, some, draws, y + first);
+  });
 }
 
 template <typename Real>

@@ -1,6 +1,7 @@
 // Loops over values that become numbers of a format, by SIMD level.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "codec/formats/rules.h"
@@ -27,6 +28,19 @@ struct Draws {
   RandomKey key;
   uint32_t counter = 0;
 };
+
+/// Calls work(first, n, draws) for parts of n values whose numbers begin with `number`: within a part the
+/// counter, which has the low word of a value's number, does not overflow.
+template <typename Work>
+void in_draws(RandomKey key, uint64_t number, size_t n, const Work& work) {
+  for (size_t done = 0; done < n;) {
+    const uint64_t at = number + done, left = (uint64_t{1} << 32) - (at & 0xffffffffu);
+    const auto some = static_cast<size_t>(std::min<uint64_t>(n - done, left));
+    work(done, some,
+         Draws{key_of_high(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at)});
+    done += some;
+  }
+}
 
 struct Loops {
   /// y = x in the format; y may be x. By Kind.

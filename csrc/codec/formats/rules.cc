@@ -105,7 +105,8 @@ Rule<Real> rule_of(const Fixed& fixed) {
   rule.tiny = Type::kInfinity;
   rule.largest = rule.beyond = rule.infinite = word_of<Real>(fixed.largest());
   rule.more = word_of<Real>(-fixed.lowest()) - rule.largest;
-  rule.random_right = 31;  // no finite value takes the way of normal numbers, and no other may change
+  rule.random_right =
+      31;  // no finite value takes the way of normal numbers, and no other may change
   set_quantum(rule, -fixed.fraction, fixed.random_bits);
   return rule;
 }

@@ -68,7 +68,8 @@ CGX_HD double scale_of(const Call& call, double amax) {
   const float scale = formats::divisor_of(call.scale_rule, amax);
   if (call.amax == nullptr) return static_cast<double>(scale);
   const float of_tensor = formats::scale_of_tensor(call.scale_rule, all);
-  return static_cast<double>(formats::e4m3_scale(call.e4m3, scale, of_tensor, amax));
+  return static_cast<double>(
+      formats::e4m3_scale(call.scale_rule, call.e4m3, scale, of_tensor, amax));
 }
 
 template <typename Real>
