@@ -1,6 +1,7 @@
 // Loops over values that become numbers of a format, by SIMD level.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "codec/formats/rules.h"
@@ -9,11 +10,12 @@
 
 namespace cgx::formats {
 
-/// Both rules of one casting. Values of float64 are rounded by `wide`, except by CPD's rule, which knows
+/// Both rules of a Casting, or of numbers in fixed point. Values of float64 are rounded by `wide`, except by CPD's rule, which knows
 /// float32 only.
 struct Rules {
-  explicit Rules(const Casting& casting)
-      : kind(kind_of(casting)), narrow(rule_of<float>(casting)), wide(rule_of<double>(casting)) {}
+  template <typename Description>
+  explicit Rules(const Description& of)
+      : kind(kind_of(of)), narrow(rule_of<float>(of)), wide(rule_of<double>(of)) {}
 
   Kind kind;
   Rule<float> narrow;
@@ -26,6 +28,19 @@ struct Draws {
   RandomKey key;
   uint32_t counter = 0;
 };
+
+/// Calls work(first, n, draws) for parts of n values whose numbers begin with `number`: within a part the
+/// counter, which has the low word of a value's number, does not overflow.
+template <typename Work>
+void in_draws(RandomKey key, uint64_t number, size_t n, const Work& work) {
+  for (size_t done = 0; done < n;) {
+    const uint64_t at = number + done, left = (uint64_t{1} << 32) - (at & 0xffffffffu);
+    const auto some = static_cast<size_t>(std::min<uint64_t>(n - done, left));
+    work(done, some,
+         Draws{key_of_high(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at)});
+    done += some;
+  }
+}
 
 struct Loops {
   /// y = x in the format; y may be x. By Kind.
@@ -47,8 +62,8 @@ void cast(const Rules& rules, const double* x, size_t n, RandomKey key, uint64_t
 inline float greatest(const float* x, size_t n) { return loops().greatest(x, n); }
 inline double greatest(const double* x, size_t n) { return loops().wide_greatest(x, n); }
 
-/// How many of the finite values are beyond `largest`.
-size_t count_beyond(const float* x, size_t n, double largest);
-size_t count_beyond(const double* x, size_t n, double largest);
+/// How many of the finite values are below `lowest` or above `largest`.
+size_t count_beyond(const float* x, size_t n, double lowest, double largest);
+size_t count_beyond(const double* x, size_t n, double lowest, double largest);
 
 }  // namespace cgx::formats

@@ -52,14 +52,15 @@ CGX_HD_LOOP double real_of_word(uint64_t word) { return wide_from_bits(word); }
 template <typename Real>
 struct Rule {
   using Word = typename WordOf<Real>::Word;
-  Word cut;         // the bits that normal numbers drop
-  Word half;        // kNearest: half of the last kept bit, less 1; else 0
-  Word odd;         // 1, or 0 where nothing is dropped
-  Word flip;        // 1 where a kept exponent is odd in the format and even here
-  Word tiny;        // magnitudes below are rounded to multiples of the quantum
-  Word largest;     // number
-  Word beyond;      // what a finite magnitude above becomes
-  Word infinite;    // what an infinite one becomes
+  Word cut;       // the bits that normal numbers drop
+  Word half;      // kNearest: half of the last kept bit, less 1; else 0
+  Word odd;       // 1, or 0 where nothing is dropped
+  Word flip;      // 1 where a kept exponent is odd in the format and even here
+  Word tiny;      // magnitudes below are rounded to multiples of the quantum
+  Word largest;   // number
+  Word beyond;    // what a finite magnitude above becomes
+  Word infinite;  // what an infinite one becomes
+  Word more;  // what is added to these three, of negative values: two's complement reaches farther
   Word least_kept;  // smaller results become 0
   Word zero_sign;   // the sign that zero may have
   Real magic;       // its last bit is the quantum
@@ -71,7 +72,7 @@ struct Rule {
   int32_t random_shift;               // of a word of the generator: leaves a value's random bits
   int32_t bias;                       // of the format
   int32_t random_bits;
-  // Zero has a sign, all numbers stay, and `flip` is 0; of kStochastic inverse[1] is 1, and tiny magnitudes
+  // Zero has a sign, all numbers stay, `flip` and `more` are 0; of kStochastic inverse[1] is 1, and tiny magnitudes
   // are at most 2^30 units.
   bool plain;
   Word beyond_from;  // kCpd: magnitudes from here on become infinite
@@ -193,10 +194,11 @@ CGX_HD_LOOP Real rounded(const Rule<Real>& rule, Real x, uint32_t random) {
     return real_of_word(select(where_less(Type::kInfinity, u), Type::kNanWord, r));
   } else {
     Word r = round_magnitude<kind, plain>(rule, u, random);
+    const Word more = plain ? Word{0} : rule.more & (Word{0} - (bits >> (8 * sizeof(Word) - 1)));
     // Of what is not finite, too, as far as that becomes the same.
-    r = choose(where_less(rule.largest, r), rule.beyond, r);
+    r = choose(where_less(rule.largest + more, r), rule.beyond + more, r);
     if constexpr (kind == Kind::kZero) {
-      r = choose(where_less(u, Type::kInfinity), r, rule.infinite);
+      r = choose(where_less(u, Type::kInfinity), r, rule.infinite + more);
     }
     if constexpr (!plain) r &= ~where_less(r, rule.least_kept);
     const Word nan = where_less(Type::kInfinity, r) | where_less(Type::kInfinity, u);

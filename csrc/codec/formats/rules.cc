@@ -11,12 +11,24 @@ typename WordOf<Real>::Word word_of(double value) {
   return as_bits(static_cast<Real>(value));
 }
 
-}  // namespace
+// The greatest power of two by which a float32 is scaled at once.
+constexpr int kMostInverse = 120;
 
-Kind kind_of(const Casting& casting) {
-  if (casting.format.variant == Variant::kCpd) return Kind::kCpd;
-  if (casting.format.variant == Variant::kScale) return Kind::kScale;
-  switch (casting.rounding) {
+template <typename Real>
+void set_quantum(Rule<Real>& rule, int exponent, int random_bits) {
+  rule.quantum = static_cast<Real>(std::ldexp(1.0, exponent));
+  rule.magic = static_cast<Real>(std::ldexp(1.0, exponent + WordOf<Real>::kMantissa));
+  const int inverse = random_bits - exponent;
+  const int most = sizeof(Real) == 4 ? std::min(inverse, kMostInverse) : inverse;
+  rule.inverse[0] = static_cast<Real>(std::ldexp(1.0, most));
+  rule.inverse[1] = static_cast<Real>(std::ldexp(1.0, inverse - most));
+  rule.units = 1 << random_bits;
+  rule.random_shift = 32 - random_bits;
+  rule.random_bits = random_bits;
+}
+
+Kind kind_of(Rounding rounding) {
+  switch (rounding) {
     case Rounding::kNearest:
       return Kind::kNearest;
     case Rounding::kZero:
@@ -24,6 +36,16 @@ Kind kind_of(const Casting& casting) {
     default:
       return Kind::kStochastic;
   }
+}
+
+}  // namespace
+
+Kind kind_of(const Fixed& fixed) { return kind_of(fixed.rounding); }
+
+Kind kind_of(const Casting& casting) {
+  if (casting.format.variant == Variant::kCpd) return Kind::kCpd;
+  if (casting.format.variant == Variant::kScale) return Kind::kScale;
+  return kind_of(casting.rounding);
 }
 
 template <typename Real>
@@ -65,25 +87,33 @@ Rule<Real> rule_of(const Casting& casting) {
   rule.tiny = word_of<Real>(std::ldexp(1.0, normal));
   rule.least_kept =
       casting.subnormals ? 0 : word_of<Real>(std::ldexp(1.0, format.least_exponent()));
-  rule.quantum = static_cast<Real>(std::ldexp(1.0, step));
-  rule.magic = static_cast<Real>(std::ldexp(1.0, step + Type::kMantissa));
-  const int random = casting.random_bits, inverse = random - step;
-  const int most = sizeof(Real) == 4 ? std::min(inverse, 120) : inverse;
-  rule.inverse[0] = static_cast<Real>(std::ldexp(1.0, most));
-  rule.inverse[1] = static_cast<Real>(std::ldexp(1.0, inverse - most));
-  rule.units = 1 << random;
-  rule.random_shift = 32 - random;
-  rule.random_bits = random;
-  const bool fits =
-      inverse == most && std::ilogb(static_cast<double>(real_of_word(rule.tiny))) + inverse <= 30;
+  set_quantum(rule, step, casting.random_bits);
+  const int inverse = casting.random_bits - step;
+  const bool fits = inverse <= kMostInverse &&
+                    std::ilogb(static_cast<double>(real_of_word(rule.tiny))) + inverse <= 30;
   rule.plain = format.has_negative_zero() && casting.subnormals && rule.flip == 0 &&
                (kind != Kind::kStochastic || (fits && sizeof(Real) == 4));
-  rule.random_left = std::max(rule.drop - random, 0);
-  rule.random_right = std::max(random - rule.drop, 0);
+  rule.random_left = std::max(rule.drop - casting.random_bits, 0);
+  rule.random_right = std::max(casting.random_bits - rule.drop, 0);
+  return rule;
+}
+
+template <typename Real>
+Rule<Real> rule_of(const Fixed& fixed) {
+  using Type = WordOf<Real>;
+  Rule<Real> rule{};
+  rule.tiny = Type::kInfinity;
+  rule.largest = rule.beyond = rule.infinite = word_of<Real>(fixed.largest());
+  rule.more = word_of<Real>(-fixed.lowest()) - rule.largest;
+  rule.random_right =
+      31;  // no finite value takes the way of normal numbers, and no other may change
+  set_quantum(rule, -fixed.fraction, fixed.random_bits);
   return rule;
 }
 
 template Rule<float> rule_of(const Casting& casting);
 template Rule<double> rule_of(const Casting& casting);
+template Rule<float> rule_of(const Fixed& fixed);
+template Rule<double> rule_of(const Fixed& fixed);
 
 }  // namespace cgx::formats

@@ -53,13 +53,20 @@ CGX_HD_LOOP float scale_unless_zero(Real amax, float scale) {
   return from_bits(choose(static_cast<uint32_t>(zero), as_bits(1.0f), as_bits(scale)));
 }
 
+/// The scale, or the number before it where `largest` times it would be infinite.
+CGX_HD_LOOP float without_overflow(float scale, float largest) {
+  const uint32_t infinity = WordOf<float>::kInfinity;
+  return from_bits(as_bits(scale) - (where_less(infinity - 1, as_bits(scale * largest)) & 1u));
+}
+
 /// The scale of a block whose elements are divided by it, in float32: the greatest magnitude becomes the
 /// elements' largest number. A block of zeros has scale 1, and no scale is subnormal. Of a float amax
 /// divided as a double the result is the same: a double has twice the digits and more.
 template <typename Real>
 CGX_HD_LOOP float divisor_of(const ScaleRule& rule, Real amax) {
   const float scale = static_cast<float>(amax / static_cast<Real>(rule.largest));
-  return scale_unless_zero(amax, greater_of(scale, 0x1p-126f));
+  const float kept = without_overflow(greater_of(scale, 0x1p-126f), rule.largest);
+  return scale_unless_zero(amax, kept);
 }
 
 /// The scale of a tensor whose blocks have e4m3 ones: by it the greatest block's is the largest e4m3 number,
@@ -72,9 +79,11 @@ CGX_HD_LOOP float scale_of_tensor(const ScaleRule& rule, double amax) {
 /// The scale of a block that is e4m3 times a scale of the whole tensor. scale: divisor_of() the block. The
 /// least e4m3 number stands in place of 0.
 template <typename Real>
-CGX_HD_LOOP float e4m3_scale(const Rule<float>& e4m3, float scale, float of_tensor, Real amax) {
+CGX_HD_LOOP float e4m3_scale(const ScaleRule& rule, const Rule<float>& e4m3, float scale,
+                             float of_tensor, Real amax) {
   const float part = rounded<Kind::kNearest, true>(e4m3, scale / of_tensor, 0);
-  return scale_unless_zero(amax, greater_of(part, 0x1p-9f) * of_tensor);
+  const float kept = greater_of(part, 0x1p-9f) * of_tensor;
+  return scale_unless_zero(amax, without_overflow(kept, rule.largest));
 }
 
 }  // namespace cgx::formats

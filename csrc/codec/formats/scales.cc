@@ -6,9 +6,8 @@
 
 namespace cgx::formats {
 
-ScaleRule scale_rule_of(const Format& element, ScaleRounding rounding) {
+ScaleRule scale_rule_of(double largest, int mantissa, ScaleRounding rounding) {
   constexpr uint64_t kFraction = (uint64_t{1} << 52) - 1;
-  const double largest = element.largest();
   uint64_t add = 0;
   switch (rounding) {
     case ScaleRounding::kFloor:
@@ -17,13 +16,17 @@ ScaleRule scale_rule_of(const Format& element, ScaleRounding rounding) {
       add = kFraction;
       break;
     case ScaleRounding::kEven:
-      add = uint64_t{1} << (51 - element.mantissa);
+      add = uint64_t{1} << (51 - mantissa);
       break;
     case ScaleRounding::kRceil:
       add = kFraction - (as_bits(largest) & kFraction);
       break;
   }
   return {add, std::ilogb(largest), static_cast<float>(largest)};
+}
+
+ScaleRule scale_rule_of(const Format& element, ScaleRounding rounding) {
+  return scale_rule_of(element.largest(), element.mantissa, rounding);
 }
 
 std::vector<Parameter> block_parameters() {

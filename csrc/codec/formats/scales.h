@@ -8,6 +8,8 @@
 
 namespace cgx::formats {
 
+/// Of elements with such a largest number, and bits of a mantissa.
+ScaleRule scale_rule_of(double largest, int mantissa, ScaleRounding rounding);
 ScaleRule scale_rule_of(const Format& element, ScaleRounding rounding);
 
 /// Values of a block: `size` of each of `rows` rows.

@@ -51,6 +51,8 @@ at::Tensor amax_of(const at::Tensor& x) {
 void gpu_cast(const Cast& cast, const CastLayout& layout, const at::Tensor& x, DType dtype,
               RandomKey key, const at::Tensor& y, at::Tensor* beyond) {
   Call call{};
+  call.largest = cast.largest();
+  call.lowest = -call.largest;
   TORCH_CHECK_NOT_IMPLEMENTED(cast.set_call(call), "no kernel casts to ", cast.describe(),
                               ": cast x.cpu(), or to a format of Float or Block");
   if (beyond != nullptr) *beyond = at::zeros({1}, x.options().dtype(at::kLong));
@@ -59,7 +61,6 @@ void gpu_cast(const Cast& cast, const CastLayout& layout, const at::Tensor& x, D
   call.y = bytes_of(y);
   call.values = layout.values();
   call.key = key;
-  call.largest = cast.largest();
   static_assert(static_cast<uint8_t>(DType::kFloat64) == gpu::kWideType);
   call.type = static_cast<uint8_t>(dtype);
   if (call.work == Work::kBlocks) {

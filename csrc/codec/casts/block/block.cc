@@ -9,10 +9,20 @@
 namespace cgx {
 namespace {
 
+blocks::Shape shape_of(const formats::Blocks& of) {
+  return {.rules = formats::Rules(of.element),
+          .scale_rule = formats::scale_rule_of(of.element.format, of.rounding),
+          .scale = of.scale,
+          .size = of.size,
+          .rows = of.rows,
+          .e4m3 = formats::rule_of<float>(
+              {.format = {4, 3, formats::Variant::kFn}, .overflow = formats::Overflow::kSaturate})};
+}
+
 class BlockCast final : public Cast {
  public:
   BlockCast(const CastConfig& config, const formats::Blocks& given)
-      : Cast(config), blocks_(given), shape_(given) {}
+      : Cast(config), blocks_(given), shape_(shape_of(given)) {}
 
   size_t block() const override { return blocks_.size; }
   size_t block_rows() const override { return blocks_.rows; }
@@ -69,12 +79,14 @@ class BlockCast final : public Cast {
   void cast(const float* x, size_t n, const Run& run, float* y,
             uint64_t* saturations) const override {
     const auto loop = blocks::loops().narrow[static_cast<int>(shape_.rules.kind)];
-    loop(shape_, {x, y, n, run.columns, run.key, run.index, scale_of_tensor(run), saturations});
+    loop(shape_,
+         {x, y, n, run.columns, run.key, run.index, scale_of_tensor(run), 0.0, saturations});
   }
   void cast(const double* x, size_t n, const Run& run, double* y,
             uint64_t* saturations) const override {
     const auto loop = blocks::loops().wide[static_cast<int>(shape_.rules.kind)];
-    loop(shape_, {x, y, n, run.columns, run.key, run.index, scale_of_tensor(run), saturations});
+    loop(shape_,
+         {x, y, n, run.columns, run.key, run.index, scale_of_tensor(run), 0.0, saturations});
   }
 
   const formats::Blocks blocks_;

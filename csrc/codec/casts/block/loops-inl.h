@@ -124,7 +124,7 @@ static inline CGX_INLINE void find_parts(const Shape& shape, size_t blocks, doub
   for (size_t b = 0; b < blocks; ++b) {
     const Real amax = greatest_of(scales, b);
     const float scale = formats::divisor_of(rule, amax);
-    scales.scale[b] = static_cast<Real>(formats::e4m3_scale(e4m3, scale, all, amax));
+    scales.scale[b] = static_cast<Real>(formats::e4m3_scale(rule, e4m3, scale, all, amax));
   }
 }
 
@@ -136,8 +136,9 @@ static inline CGX_INLINE void cast_blocks(const Shape& shape, const Rule<Real>& 
   using Signed = typename WordOf<Real>::Signed;
   Scales<Real> scales;
   const size_t whole = n / size, rest = n % size, blocks = whole + (rest != 0 ? 1 : 0);
-  for (size_t b = 0; b < blocks; ++b) scales.most[b] = 0;
-  for (size_t r = 0; r < rows; ++r) {
+  const auto measured = static_cast<Signed>(as_bits(static_cast<Real>(v.amax)));
+  for (size_t b = 0; b < blocks; ++b) scales.most[b] = shape.measured ? measured : 0;
+  for (size_t r = 0; r < rows && !shape.measured; ++r) {
     const Real* x = v.x + first + r * v.columns;
     for (size_t b = 0; b < whole; ++b)
       scales.most[b] = greatest(x + b * size, size, scales.most[b]);

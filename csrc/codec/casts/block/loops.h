@@ -9,22 +9,14 @@
 
 namespace cgx::blocks {
 
-/// What the loops need of Blocks.
+/// Elements of blocks, and how their scales are found.
 struct Shape {
-  explicit Shape(const formats::Blocks& blocks)
-      : rules(blocks.element),
-        scale_rule(formats::scale_rule_of(blocks.element.format, blocks.rounding)),
-        e4m3(formats::rule_of<float>(
-            {.format = {4, 3, formats::Variant::kFn}, .overflow = formats::Overflow::kSaturate})),
-        scale(blocks.scale),
-        size(blocks.size),
-        rows(blocks.rows) {}
-
   formats::Rules rules;
   formats::ScaleRule scale_rule;
-  formats::Rule<float> e4m3;  // of a block's scale, of kE4m3
-  formats::Scale scale;
-  size_t size, rows;
+  formats::Scale scale = formats::Scale::kE8m0;
+  size_t size = 32, rows = 1;
+  bool measured = false;        // the greatest magnitude is Values::amax
+  formats::Rule<float> e4m3{};  // of a block's scale, of kE4m3
 };
 
 /// Values in rows of `columns`, whose last row may be shorter where blocks have one row.
@@ -36,6 +28,7 @@ struct Values {
   RandomKey key;
   uint64_t index;    // of x[0]
   double of_tensor;  // kE4m3: the tensor's scale
+  double amax;       // measured: of the values' group
   uint64_t* beyond;  // null, or what the number of saturated values is added to
 };
 

@@ -44,7 +44,7 @@ class FloatCast final : public Cast {
   }
   template <typename Real>
   void cast_as(const Real* x, size_t n, const Run& run, Real* y, uint64_t* saturations) const {
-    if (saturations != nullptr) *saturations += formats::count_beyond(x, n, largest());
+    if (saturations != nullptr) *saturations += formats::count_beyond(x, n, -largest(), largest());
     formats::cast(rules_, x, n, run.key, run.index, y);
   }
 

@@ -68,7 +68,8 @@ CGX_HD double scale_of(const Call& call, double amax) {
   const float scale = formats::divisor_of(call.scale_rule, amax);
   if (call.amax == nullptr) return static_cast<double>(scale);
   const float of_tensor = formats::scale_of_tensor(call.scale_rule, all);
-  return static_cast<double>(formats::e4m3_scale(call.e4m3, scale, of_tensor, amax));
+  return static_cast<double>(
+      formats::e4m3_scale(call.scale_rule, call.e4m3, scale, of_tensor, amax));
 }
 
 template <typename Real>
@@ -81,7 +82,7 @@ CGX_HD void cast_block(const Call& call, const Place& place, uint32_t lane, doub
     load_eight(call.x, first, n, call.type, eight);
     CGX_UNROLL for (uint32_t k = 0; k < gpu::kGroup; ++k) {
       const Real x = eight.values[k];
-      beyond += k < n && is_beyond(x, largest) ? 1 : 0;
+      beyond += k < n && is_beyond(x, -largest, largest) ? 1 : 0;
       eight.values[k] = rounded(call, x / own, first + k) * own;
     }
     store_eight(call.y, first, n, call.type, eight);

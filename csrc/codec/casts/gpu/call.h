@@ -31,7 +31,7 @@ struct Call {
   RandomKey key;
   formats::Rule<float> narrow;
   formats::Rule<double> wide;
-  double largest;  // number of the format
+  double lowest, largest;  // numbers of the format
   // kBlocks:
   formats::ScaleRule scale_rule;
   formats::Rule<float> e4m3;

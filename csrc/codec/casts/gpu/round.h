@@ -39,12 +39,12 @@ CGX_HD Real rounded(const Call& call, Real x, uint64_t number) {
   }
 }
 
-/// Whether a finite x has a magnitude above `largest`.
+/// Whether a finite x is below `lowest` or above `largest`.
 template <typename Real>
-CGX_HD bool is_beyond(Real x, Real largest) {
+CGX_HD bool is_beyond(Real x, Real lowest, Real largest) {
   using Type = formats::WordOf<Real>;
-  const typename Type::Word u = as_bits(x) & ~Type::kSign;
-  return u > as_bits(largest) && u < Type::kInfinity;
+  const bool finite = (as_bits(x) & ~Type::kSign) < Type::kInfinity;
+  return finite && (x < lowest || x > largest);
 }
 
 /// Adds to a number that threads of all thread blocks add to.
@@ -64,7 +64,9 @@ CGX_HD void round_eight(const Call& call, uint64_t first, uint32_t n) {
   uint32_t beyond = 0;
   CGX_UNROLL for (uint32_t k = 0; k < gpu::kGroup; ++k) {
     const Real x = eight.values[k];
-    beyond += k < n && is_beyond(x, static_cast<Real>(call.largest)) ? 1 : 0;
+    beyond += k < n && is_beyond(x, static_cast<Real>(call.lowest), static_cast<Real>(call.largest))
+                  ? 1
+                  : 0;
     eight.values[k] = rounded(call, x, first + k);
   }
   store_eight(call.y, first, n, call.type, eight);

@@ -1,0 +1,33 @@
+// Integers with a zero point: the single source of these numerics, for loops and for kernels.
+//
+// The range of a group, widened to hold 0, is divided into 2^bits - 1 steps: scale s. Its lowest value
+// becomes the integer 0, and the value 0 the zero point z, an integer, so that 0 stays 0. A value becomes
+// (clamp(round(x / s) + z, 0, 2^bits - 1) - z) s.
+#pragma once
+
+#include "codec/formats/scale.h"
+
+namespace cgx::integers {
+
+struct Affine {
+  float scale;
+  float lowest, highest;  // of round(x / s): -z and 2^bits - 1 - z
+};
+
+/// least, greatest: finite, of the group. steps: 2^bits - 1.
+CGX_HD_LOOP Affine affine_of(double least, double greatest, double steps) {
+  const double low = least < 0.0 ? least : 0.0, high = greatest > 0.0 ? greatest : 0.0;
+  float scale = static_cast<float>((high - low) / steps);
+  scale = low == high ? 1.0f : scale < 0x1p-126f ? 0x1p-126f : scale;
+  // To nearest, ties to even: below 2^23 by the last bit of a float64 near 2^52.
+  const double place = -low / static_cast<double>(scale);
+  const double zero = (place + 0x1p52) - 0x1p52;
+  float lowest = static_cast<float>(-zero), highest = static_cast<float>(steps - zero);
+  // No number is infinite.
+  const float largest = from_bits(formats::WordOf<float>::kInfinity - 1);
+  lowest = lowest * scale < -largest ? lowest + 1.0f : lowest;
+  highest = highest * scale > largest ? highest - 1.0f : highest;
+  return {scale, lowest, highest};
+}
+
+}  // namespace cgx::integers
