@@ -22,12 +22,12 @@ def table(document: dict[str, Any]) -> str:
     """As Markdown: casts by SIMD level, then other implementations."""
     facts, rows = document["machine"], document["rows"]
     levels = facts["levels"]
+    size = text.size_text(4 * facts["numel"])
     caption = (
-        "`python -m benchmarks emulate`: the speed of `emulate.cast(x, format, out=y)` as a part of "
-        f"that of `y.copy_(x)`, one core, {text.size_text(4 * facts['numel'])} of fp32 from memory; "
-        f"medians of {facts['rounds']} rounds ({text.machine(facts)}; load average "
-        f"{facts['load']} at the start). Other implementations, in the same run, cast from fp32 to "
-        "the format and back."
+        "`python -m benchmarks emulate`: the speed of `emulate.cast(x, format, out=y)`, as a part "
+        f"of that of `y.copy_(x)`, one core, {size} of fp32 from memory; medians of "
+        f"{facts['rounds']} rounds ({text.machine(facts)}; load average {facts['load']} at the "
+        "start). Other implementations, in the same run, cast from fp32 to the format and back."
     )
     lines = text.head(caption, ["cast", *levels])
     found = {(label(row), row["level"]): row for row in rows}
