@@ -7,7 +7,6 @@ Without --write the status is 1 where the page has other tables. Needs ml_dtypes
 
 from __future__ import annotations
 
-import re
 import sys
 
 import numpy as np
@@ -47,19 +46,14 @@ def formats_table() -> str:
     titles += ["where used", "values that differ"]
     lines = [_line(titles), "|---" * len(titles) + "|\n"]
     for row in rows():
-        shared = re.sub(r", all of .*", "", row["nan"])
         lines.append(
             _line(
                 [
                     f"`{row['name']}`",
-                    f"{row['bits']:g}",
+                    f"{row['bits']:.4g}",
                     range_of(row).replace(" x s", " × scale"),
                     "" if row["step"] is None else f"{row['step']:.3g}",
-                    *(
-                        [f"{shared}, of all"] * 2
-                        if row["scaled"]
-                        else [row["nan"], row["infinite"]]
-                    ),
+                    *(row[what].replace("all of", "of all in") for what in ("nan", "infinite")),
                     row["zero"],
                     row["beyond"],
                     row["used"],

@@ -49,7 +49,7 @@ def _list(as_json: bool) -> int:
     lines = [
         [
             row["name"],
-            f"{row['bits']:g}",
+            f"{row['bits']:.4g}",
             range_of(row),
             "" if row["step"] is None else f"{row['step']:.3g}",
             nonfinite_of(row),

@@ -87,8 +87,8 @@ def _step_above(format: Format) -> float | None:
 
 
 def _step_below(format: Format) -> float | None:
-    """From 1 to the number below, in a tensor whose greatest value is 1."""
-    if _number(format.info().largest) is None:
+    """From 1 to the number below, in a tensor whose greatest value is 1, and with it its scale."""
+    if format.facts["name"] not in ("block", "integer") or format.stochastic:
         return None
     grid = [1 - k / 4096 for k in range(4097)]
     pairs = cast(torch.tensor([[1.0, x] for x in grid], dtype=torch.float64), format)

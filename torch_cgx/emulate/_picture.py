@@ -61,7 +61,7 @@ def draw(axes: Axes, formats: Mapping[str, Format]) -> None:
         found = errors(format)
         shown = [y if math.isfinite(y) and y > 0 else math.nan for y in found.values()]
         x = [1.5 * 2.0**k for k in found]
-        label = f"{name}, {format.info().bits:g} bits"
+        label = f"{name}, {format.info().bits:.4g} bits"
         axes.plot(x, shown, marker=".", linewidth=1.2, label=label)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
