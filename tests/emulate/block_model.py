@@ -77,7 +77,7 @@ def of_float_scale(block: Doubles, element: str) -> Doubles:
     amax = float(np.abs(block).max())
     if not math.isfinite(amax):
         return np.full_like(block, np.nan)
-    scale = max(np.float32(amax / grid_of(element)[-1]), np.float32(2.0**-126))
+    scale = max(np.float32(amax / grid_of(element)[-1]), np.float32(2.0**-149))
     return divided(block, element, np.float32(scale) if amax else np.float32(1))
 
 
@@ -88,8 +88,8 @@ def of_e4m3_scale(block: Doubles, amax_of_tensor: float) -> Doubles:
     amax = float(np.abs(block).max())
     if amax == 0:
         return block
-    of_tensor = np.float32(max(np.float32(amax_of_tensor / (448 * 6)), np.float32(2.0**-126)))
-    wanted = np.float32(max(np.float32(amax / 6), np.float32(2.0**-126))) / of_tensor
+    of_tensor = np.float32(max(np.float32(amax_of_tensor / (448 * 6)), np.float32(2.0**-149)))
+    wanted = np.float32(max(np.float32(amax / 6), np.float32(2.0**-149))) / of_tensor
     part = to_grid(np.array([wanted], np.float64), numbers("e4m3fn"))[0]
     return divided(block, "e2m1", np.float32(max(part, 2.0**-9)) * of_tensor)
 

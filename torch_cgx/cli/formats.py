@@ -14,7 +14,7 @@ from torch_cgx.cli.output import table as aligned
 EXAMPLES = """\
 examples:
   cgx formats list
-  cgx formats plot e4m3fn mxfp4 nvfp4
+  cgx formats plot e4m3fn mxfp4 smaq
   cgx formats plot e5m2 e4m3fn e2m1 -o floats.svg"""
 
 
