@@ -157,6 +157,7 @@ class Cast {
   struct Run {
     size_t count = 0;    // values of the run
     size_t columns = 0;  // values of a row of it
+    size_t total = 0;    // values of the group that was measured
     RandomKey key{};
     uint64_t index = 0;   // number of the run's first value in the whole call
     Measured measured{};  // of the run's group

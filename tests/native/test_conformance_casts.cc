@@ -49,7 +49,7 @@ struct Casting {
 
 // The values as one row, with what the cast measures of them.
 Cast::Run run_of(const Casting& c, RandomKey key = kCastKey) {
-  Cast::Run run{.count = c.n, .columns = c.n, .key = key, .index = kCastIndex};
+  Cast::Run run{.count = c.n, .columns = c.n, .total = c.n, .key = key, .index = kCastIndex};
   if (c.cast.group() != Group::kNone && c.n > 0) {
     run.measured = c.cast.measure(c.x.data(), c.from, c.n);
   }

@@ -16,17 +16,21 @@ from typing import TYPE_CHECKING, Any
 from torch_cgx.emulate import _presets, _vmap
 from torch_cgx.emulate._cast import cast, cast_ste
 from torch_cgx.emulate._format import Format
-from torch_cgx.emulate._formats import Block, Float
+from torch_cgx.emulate._formats import S2FP8, Block, Fixed, Float, Integer, ZScore
 from torch_cgx.emulate._info import Info
 from torch_cgx.emulate._presets import preset, presets
 from torch_cgx.emulate._statistics import Statistics
 
 __all__ = [
+    "S2FP8",
     "Block",
+    "Fixed",
     "Float",
     "Format",
     "Info",
+    "Integer",
     "Statistics",
+    "ZScore",
     "cast",
     "cast_ste",
     "preset",

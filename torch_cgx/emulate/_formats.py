@@ -4,9 +4,14 @@ become."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_cgx.emulate._format import Format
+
+if TYPE_CHECKING:
+    import torch
+
+    from torch_cgx.emulate._info import Info
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,3 +118,133 @@ class Block(Format):
             "scale": self.scale,
             "scale_rounding": self.scale_rounding,
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed(Format):
+    """Numbers in fixed point: k 2^-fraction, where k is an integer of `word` bits with its sign.
+
+    word: 2 to 24. fraction: -100 to 100.
+    rounding, random_bits: as Float's.
+    symmetric: without -2^(word - 1), the lowest k of two's complement.
+
+    Values beyond the numbers, infinite ones included, become the nearest of them. NaN stays NaN.
+
+    ValueError, TypeError: a parameter is not allowed; the text names it and what is allowed.
+    """
+
+    family: ClassVar[str] = "fixed"
+
+    word: int
+    fraction: int
+    rounding: str = "nearest"
+    random_bits: int = 24
+    symmetric: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Integer(Format):
+    """Integers of a few bits, times a scale that some values share.
+
+    bits: 2 to 16.
+    scale: "absmax": the greatest magnitude becomes 2^(bits - 1) - 1, and -2^(bits - 1) is unused.
+        "power": the same with the least power of two that holds it. "minmax": the range, widened to
+        hold 0, has 2^bits - 1 steps, and a zero point, so that 0 stays 0.
+    per: which values share it: "tensor"; "row", of the last dimension; "channel", with one number
+        in the dimension `axis`; "block", `size` values of the last dimension.
+    rounding, random_bits: as Float's.
+    axis: of per="channel", the channels' dimension; of others the dimension that counts as the
+        last.
+        None: 0 for channels, else the last.
+
+    A NaN or an infinity makes its group NaN, and no other one.
+
+    ValueError, TypeError: a parameter is not allowed; the text names it and what is allowed.
+    """
+
+    family: ClassVar[str] = "integer"
+
+    bits: int
+    scale: str = "absmax"
+    per: str = "tensor"
+    size: int = 128
+    rounding: str = "nearest"
+    random_bits: int = 24
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.axis is None:
+            object.__setattr__(self, "axis", 0 if self.per == "channel" else -1)
+        if isinstance(self.axis, bool) or not isinstance(self.axis, int):
+            raise TypeError(f"Integer: axis={self.axis!r}, allowed: an int, None")
+
+    def _parameters(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._parameters().items() if name != "axis"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ZScore(Format):
+    """SmaQ: distances from the tensor's mean in units of its sigma, in two zones.
+
+    main_bits: 3 to 16, of a value at most `main_threshold` sigmas from the mean, with a flag and a
+        sign. outlier_bits: of others; their codes reach to `outlier_threshold` sigmas, and farther
+        values get the last one.
+    statistics: mean and sigma: "full", of all values (sigma over n - 1); "sampled", of 16 of them
+        (over n); "range": the full mean, sigma = (max - min) / sqrt(2 ln n).
+    rounding, random_bits: as Float's; SmaQ has "stochastic" and "zero".
+    all_positive: negative results become 0.
+    clamp: an outlier's code stays within its bits. False: as SmaQ's own, which let codes grow
+        beyond the bits that it counted.
+
+    A tensor of fewer than 8 values, or with sigma 0, is unchanged. A NaN or an infinity makes all
+    of it NaN. info(x).bits counts x's outliers. Source: SmaQ, IEEE CAL 20(2), 126-129, 2021.
+
+    ValueError, TypeError: a parameter is not allowed; the text names it and what is allowed.
+    """
+
+    family: ClassVar[str] = "zscore"
+
+    main_bits: int = 6
+    outlier_bits: int = 8
+    statistics: str = "full"
+    rounding: str = "stochastic"
+    random_bits: int = 24
+    all_positive: bool = False
+    clamp: bool = True
+    main_threshold: float = 1.0
+    outlier_threshold: float = 2.5
+
+    def info(self, x: torch.Tensor | None = None) -> Info:
+        """As Format.info(); of a tensor, its own outliers are counted, by the mean and sigma of all
+        its values.
+        """
+        info = super().info(x)
+        if x is None or x.numel() < 8:
+            return info
+        values = x.detach().double()
+        z = (values - values.mean()).abs() / values.std()
+        outliers = int((z > self.main_threshold).sum())
+        side = info.side_bits or 0.0
+        total = x.numel() * self.main_bits + outliers * (self.outlier_bits - self.main_bits) + side
+        return dataclasses.replace(info, bits=total / x.numel(), total_bits=total)
+
+
+@dataclasses.dataclass(frozen=True)
+class S2FP8(Format):
+    """e5m2 of magnitudes that are squeezed and shifted in the logarithm, so that the greatest becomes
+    2^15 and the mean of log2 becomes 0: 8 bits, and two float32 numbers a tensor.
+
+    rounding, random_bits: as Float's.
+
+    Zeros stay, and do not count in the mean; NaN and infinities stay, too. A tensor whose
+    magnitudes are all equal is unchanged. Source: Cambier et al., ICLR 2020, in the logarithm
+    throughout.
+
+    ValueError, TypeError: a parameter is not allowed; the text names it and what is allowed.
+    """
+
+    family: ClassVar[str] = "s2fp8"
+
+    rounding: str = "nearest"
+    random_bits: int = 24

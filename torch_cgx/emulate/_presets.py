@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_cgx import _C
 from torch_cgx.emulate._format import Format, facts_of
-from torch_cgx.emulate._formats import Block, Float
+from torch_cgx.emulate._formats import S2FP8, Block, Fixed, Float, Integer, ZScore
 
 
 @functools.cache
@@ -34,11 +34,17 @@ def _float_of(given: dict[str, Any]) -> Float:
     return Float(**values)
 
 
+_CLASSES = {one.family: one for one in (Fixed, Integer, ZScore, S2FP8)}
+
+
 @functools.cache
 def _named(name: str) -> Format:
-    given = facts_of(_texts()[name][0])["parameters"]
+    facts = facts_of(_texts()[name][0])
+    given, family = facts["parameters"], facts["name"]
+    if family in _CLASSES:
+        return _CLASSES[family](**given)
     element = _float_of(given)
-    if "size" not in given:
+    if family == "float":
         return element
     return Block(element, given["size"], given["scale"], given["scale_rounding"])
 

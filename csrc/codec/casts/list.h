@@ -3,7 +3,7 @@
 
 #include "codec/cast.h"
 
-#define CGX_CASTS(CAST) CAST(float) CAST(fixed) CAST(integer) CAST(block)
+#define CGX_CASTS(CAST) CAST(float) CAST(fixed) CAST(integer) CAST(block) CAST(zscore) CAST(s2fp8)
 
 namespace cgx {
 

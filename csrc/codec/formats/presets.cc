@@ -41,6 +41,10 @@ constexpr Preset kPresets[] = {
      "NVIDIA Blackwell; 16 x 16 blocks for weights in training"},
     {"fp8_block128", "block exponent=4 mantissa=3 variant=fn size=128 scale=fp32",
      "DeepSeek-V3: 1 x 128 for activations, 128 x 128 for weights"},
+    {"int8", "integer", "quantized training and inference; one scale of the tensor"},
+    {"int4", "integer bits=4 per=block", "weights in blocks of 128, as GPTQ and AWQ have them"},
+    {"smaq", "zscore", "SmaQ (2021): activations, weights, gradients, optimizer states"},
+    {"s2fp8", "s2fp8", "S2FP8 (2020): all tensors of a training"},
 };
 
 }  // namespace

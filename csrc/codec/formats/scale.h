@@ -60,12 +60,12 @@ CGX_HD_LOOP float without_overflow(float scale, float largest) {
 }
 
 /// The scale of a block whose elements are divided by it, in float32: the greatest magnitude becomes the
-/// elements' largest number. A block of zeros has scale 1, and no scale is subnormal. Of a float amax
+/// elements' largest number. A block of zeros has scale 1. Of a float amax
 /// divided as a double the result is the same: a double has twice the digits and more.
 template <typename Real>
 CGX_HD_LOOP float divisor_of(const ScaleRule& rule, Real amax) {
   const float scale = static_cast<float>(amax / static_cast<Real>(rule.largest));
-  const float kept = without_overflow(greater_of(scale, 0x1p-126f), rule.largest);
+  const float kept = without_overflow(greater_of(scale, 0x1p-149f), rule.largest);
   return scale_unless_zero(amax, kept);
 }
 
@@ -73,7 +73,7 @@ CGX_HD_LOOP float divisor_of(const ScaleRule& rule, Real amax) {
 /// 448. amax: the tensor's.
 CGX_HD_LOOP float scale_of_tensor(const ScaleRule& rule, double amax) {
   const float scale = static_cast<float>(amax / (448.0 * static_cast<double>(rule.largest)));
-  return scale_unless_zero(amax, greater_of(scale, 0x1p-126f));
+  return scale_unless_zero(amax, greater_of(scale, 0x1p-149f));
 }
 
 /// The scale of a block that is e4m3 times a scale of the whole tensor. scale: divisor_of() the block. The

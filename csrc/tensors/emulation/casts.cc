@@ -75,10 +75,12 @@ Measured measure_all(const HostCall& call) {
 Cast::Run run_of(const HostCall& call, CastLayout::Place place, const Measured& of_tensor) {
   Cast::Run run{.count = place.count,
                 .columns = call.layout.columns(),
+                .total = call.layout.values(),
                 .key = call.key,
                 .index = place.first,
                 .measured = of_tensor};
   if (call.cast.group() == Group::kRun) {
+    run.total = place.count;
     run.measured = call.cast.samples() > 0
                        ? measure_samples(call, place.first, place.count)
                        : call.cast.measure(call.in(place.first), call.dtype, place.count);

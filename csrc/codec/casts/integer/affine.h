@@ -18,7 +18,7 @@ struct Affine {
 CGX_HD_LOOP Affine affine_of(double least, double greatest, double steps) {
   const double low = least < 0.0 ? least : 0.0, high = greatest > 0.0 ? greatest : 0.0;
   float scale = static_cast<float>((high - low) / steps);
-  scale = low == high ? 1.0f : scale < 0x1p-126f ? 0x1p-126f : scale;
+  scale = low == high ? 1.0f : scale < 0x1p-149f ? 0x1p-149f : scale;
   // To nearest, ties to even: below 2^23 by the last bit of a float64 near 2^52.
   const double place = -low / static_cast<double>(scale);
   const double zero = (place + 0x1p52) - 0x1p52;
