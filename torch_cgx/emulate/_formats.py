@@ -232,8 +232,8 @@ class ZScore(Format):
 
 @dataclasses.dataclass(frozen=True)
 class S2FP8(Format):
-    """e5m2 of magnitudes that are squeezed and shifted in the logarithm, so that the greatest becomes
-    2^15 and the mean of log2 becomes 0: 8 bits, and two float32 numbers a tensor.
+    """e5m2 of magnitudes that are squeezed and shifted in the logarithm, so that the greatest
+    becomes 2^15 and the mean of log2 becomes 0: 8 bits, and two float32 numbers a tensor.
 
     rounding, random_bits: as Float's.
 
