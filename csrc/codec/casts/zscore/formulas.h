@@ -33,13 +33,13 @@ CGX_HD_LOOP Real coded(const Zones<Real>& zones, Real x, uint32_t random) {
   const Word sign = as_bits(z) & Type::kSign, u = as_bits(z) & ~Type::kSign;
   const Word outlier = formats::where_less(as_bits(zones.threshold), u);
   const auto pick = [&](Real main, Real other) {
-    return formats::real_of_word(formats::choose(outlier, as_bits(other), as_bits(main)));
+    return formats::real_of_word(formats::select(outlier, as_bits(other), as_bits(main)));
   };
   const Real base = formats::real_of_word(as_bits(zones.threshold) & outlier);
   const Real place = (formats::real_of_word(u) - base) * pick(zones.rate[0], zones.rate[1]);
   const Word k = as_bits(formats::rounded<kind, false>(zones.whole, place, random));
-  const Word most = formats::choose(outlier, zones.most[1], zones.most[0]);
-  const Word kept = formats::choose(formats::where_less(most, k), most, k);
+  const Word most = formats::select(outlier, zones.most[1], zones.most[0]);
+  const Word kept = formats::select(formats::where_less(most, k), most, k);
   const Real size = formats::real_of_word(kept) * pick(zones.step[0], zones.step[1]) + base;
   const Real y = formats::real_of_word(as_bits(size) | sign) * zones.sigma + zones.mean;
   const Word negative = Word{0} - (as_bits(y) >> (8 * sizeof(Word) - 1));
