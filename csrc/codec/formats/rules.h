@@ -1,6 +1,7 @@
 // The constants of a rounding (rule.h), from a format and how values become its numbers.
 #pragma once
 
+#include "codec/formats/codes.h"
 #include "codec/formats/format.h"
 #include "codec/formats/rule.h"
 
@@ -11,5 +12,8 @@ Kind kind_of(const Casting& casting);
 /// Of kCpd only Rule<float> counts: CPD knew no other type.
 template <typename Real>
 Rule<Real> rule_of(const Casting& casting);
+
+/// Of a format with a sign.
+CodeRule code_rule_of(const Format& format);
 
 }  // namespace cgx::formats
