@@ -6,7 +6,8 @@ All rates are GB/s of the values (their own type; float32 for decoding), on one 
 that does not fit the caches, and for the rows "256 KiB" from the second-level cache, with its own
 roof. Roofs measured in the same rounds: a min-max scan of the same type (encoding), y += x
 (decoding), memcpy. Peers: torch's quantize_per_tensor with and without the search for its extremes,
-and torch's cast to 16 bits. Rows "rotated" and "trellis" are the codecs of these names. Rows
+and torch's cast to 16 bits. Rows "rotated", "trellis", "float" and "block" are the codecs of these
+names, float with exponent and mantissa. Rows
 "Python" are torch_cgx.codecs as a program calls it, with all that Python and torch's dispatcher
 cost; their roof is the engine's own figure, without. Rows "1 KiB" show what a call costs. Roofs
 and the engine's rows come from tests._machinery, which `make build` builds. Ratios that the project
@@ -66,6 +67,13 @@ for _name, (_encode, _decode) in ROTATIONS.items():
         _RATIOS.append(
             ((_bits,), f"{_name} decode+add, {{b}} bits / y += x", _row, "y += x", _decode)
         )
+FORMATS: dict[str, dict[str, Any]] = {
+    "float e4m3": {"exponent": 4, "mantissa": 3},
+    "float e3m2": {"exponent": 3, "mantissa": 2},
+    "float e4m3 stochastic": {"exponent": 4, "mantissa": 3, "rounding": "stochastic"},
+    "block mxfp8_e4m3": {"format": "mxfp8_e4m3"},
+    "block mxfp4": {"format": "mxfp4"},
+}
 for _type in ("fp16", "bf16"):
     _what = f"{_type} / fp32 input, {{b}} bits, elements"
     _RATIOS.append(((4, 8), _what, f"encode {_type} {{b}} nearest", NEAREST, 0.5))
@@ -164,6 +172,9 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
         for name, (by_bits, _) in ROTATIONS.items():
             some = [bits for bits in by_bits if bits in (1, 2, 4) or not quick]
             cases += rotation_cases(name, some if level == best else [2], values, target, level)
+    for name, parameters in FORMATS.items():
+        made = _C.Codec(name.split()[0], **parameters)
+        cases += cases_of(name, made, values, target, best)
     cases += half_cases(values, target, best)
     cases += zeros_cases(values, best)
     cases += face_cases(values, bucket_size, best)
@@ -183,23 +194,29 @@ def rotation_cases(
 ) -> list[Case]:
     """Codecs with a rotation, in blocks of their default size."""
     cases = []
-    n = values.numel()
     for bits in widths:
         s = _C.Codec(name, bits=bits)
-        payload = torch.zeros(s.encoded_bytes(n, torch.float32), dtype=torch.uint8)
-
-        def encode(s: Any = s, payload: torch.Tensor = payload) -> None:
-            _machinery.codec_encode(s, values.data_ptr(), 0, n, 1, 0, payload.data_ptr())
-
-        def decode(s: Any = s, payload: torch.Tensor = payload) -> None:
-            _machinery.codec_decode(s, payload.data_ptr(), 0, n, target.data_ptr(), True)
-
-        encode()
-        cases += [
-            Case(f"encode {name} {bits}", level, values.nbytes, encode, "scan fp32"),
-            Case(f"decode+add {name} {bits}", level, values.nbytes, decode, "y += x"),
-        ]
+        cases += cases_of(f"{name} {bits}", s, values, target, level)
     return cases
+
+
+def cases_of(
+    name: str, s: _C.Codec, values: torch.Tensor, target: torch.Tensor, level: str
+) -> list[Case]:
+    n = values.numel()
+    payload = torch.zeros(s.encoded_bytes(n, torch.float32), dtype=torch.uint8)
+
+    def encode() -> None:
+        _machinery.codec_encode(s, values.data_ptr(), 0, n, 1, 0, payload.data_ptr())
+
+    def decode() -> None:
+        _machinery.codec_decode(s, payload.data_ptr(), 0, n, target.data_ptr(), True)
+
+    encode()
+    return [
+        Case(f"encode {name}", level, values.nbytes, encode, "scan fp32"),
+        Case(f"decode+add {name}", level, values.nbytes, decode, "y += x"),
+    ]
 
 
 def zeros_cases(values: torch.Tensor, level: str) -> list[Case]:

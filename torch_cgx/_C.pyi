@@ -114,12 +114,12 @@ class Options(Backend.Options):
             Allowed: integers from 1 to 32; default 32. CGX_COMPRESSION_QUANTIZATION_BITS, read at
             each call.
         codec: Codec; bf16 and fp16 need `bits` 16, which selects one of them anyway. Allowed: one
-            of bf16, fp16, maxmin, rotated, trellis; default maxmin. CGX_COMPRESSION_TYPE, read when
-            the group is made.
+            of bf16, block, float, fp16, maxmin, rotated, trellis; default maxmin.
+            CGX_COMPRESSION_TYPE, read when the group is made.
         bucket_size: Number of values that share a minimum and a step (8 bytes on the wire).
             Allowed: integers from 1 to 1099511627776; default 512. CGX_COMPRESSION_BUCKET_SIZE,
             read at each call.
-        rounding: Rounding of values to levels. Allowed: one of nearest, stochastic; default
+        rounding: Rounding of values to levels. Allowed: one of nearest, stochastic, zero; default
             nearest. CGX_COMPRESSION_ROUNDING, read when the group is made.
         seed: Seed of random numbers: of stochastic rounding, and of the signs of a rotation.
             Allowed: integers from 0 to 9223372036854775807; default 0. CGX_COMPRESSION_SEED, read
@@ -136,6 +136,27 @@ class Options(Backend.Options):
             call.
         half: Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on
             become infinite. Allowed: one of bf16, fp16; default bf16. CGX_HALF, read at each call.
+        exponent: `float`: Bits of a number's exponent. Allowed: integers from 1 to 8; default 4.
+            CGX_COMPRESSION_EXPONENT, read at each call.
+        mantissa: `float`: Bits of a number's mantissa, without the leading one. Allowed: integers
+            from 0 to 14; default 3. CGX_COMPRESSION_MANTISSA, read at each call.
+        random_bits: `float` and `block`: Random bits of a value, of stochastic rounding. Allowed:
+            integers from 1 to 24; default 24. CGX_COMPRESSION_RANDOM_BITS, read at each call.
+        subnormals: `float`: Numbers below the least normal one; without them such results become 0.
+            Allowed: 0 or 1; default True. CGX_COMPRESSION_SUBNORMALS, read at each call.
+        overflow: `float`: What values beyond the largest number become, infinite ones included; by
+            default an infinity, without one the largest number (fn) or NaN (fnuz). Allowed: one of
+            default, saturate, inf, nan; default default. CGX_COMPRESSION_OVERFLOW, read at each
+            call.
+        variant: `float`: Which codes are infinite or NaN. Allowed: one of ieee, fn, fnuz, p3109;
+            default ieee. CGX_COMPRESSION_VARIANT, read at each call.
+        format: `block`: format of a block's values and of the scale that they share. Allowed: one
+            of mxfp8_e4m3, mxfp8_e5m2, mxfp6_e3m2, mxfp6_e2m3, mxfp4, mxint8, fp8_block128; default
+            mxfp8_e4m3. CGX_COMPRESSION_FORMAT, read at each call.
+        scale_rounding: `block`: How an e8m0 scale follows from the greatest magnitude: the power of
+            two below or above it, of its rounded value, or the least without saturation. Allowed:
+            one of floor, ceil, even, rceil; default floor. CGX_COMPRESSION_SCALE_ROUNDING, read at
+            each call.
         min_size: Tensors and layers with fewer values are exact; at least 16. Allowed: integers
             from 0 to 9223372036854775807; default 16. CGX_COMPRESSION_MINIMAL_SIZE, read when the
             group is made.
@@ -198,6 +219,14 @@ class Options(Backend.Options):
         block_size: int | None = None,
         scale: str | None = None,
         half: str | None = None,
+        exponent: int | None = None,
+        mantissa: int | None = None,
+        random_bits: int | None = None,
+        subnormals: bool | None = None,
+        overflow: str | None = None,
+        variant: str | None = None,
+        format: str | None = None,
+        scale_rounding: str | None = None,
         min_size: int | None = None,
         nonfinite: str | None = None,
         collectives: str | Sequence[str] | None = None,
@@ -238,6 +267,22 @@ class Options(Backend.Options):
     def scale(self) -> str | None: ...
     @property
     def half(self) -> str | None: ...
+    @property
+    def exponent(self) -> int | None: ...
+    @property
+    def mantissa(self) -> int | None: ...
+    @property
+    def random_bits(self) -> int | None: ...
+    @property
+    def subnormals(self) -> bool | None: ...
+    @property
+    def overflow(self) -> str | None: ...
+    @property
+    def variant(self) -> str | None: ...
+    @property
+    def format(self) -> str | None: ...
+    @property
+    def scale_rounding(self) -> str | None: ...
     @property
     def min_size(self) -> int | None: ...
     @property

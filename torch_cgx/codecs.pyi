@@ -188,5 +188,109 @@ class Half(Codec):
     @property
     def format(self) -> str: ...
 
+class Float(Codec):
+    """Values rounded to a sign, an exponent and a mantissa of a few bits.
+
+    A value takes ``1 + exponent + mantissa`` bits, 2 to 8 or 16. No value depends on its
+    neighbours, and zeros stay zeros. Values beyond the largest number become what ``overflow``
+    says. A NaN or an Inf stays not finite, also where values saturate: an Inf becomes a NaN in
+    formats without one. At 16 bits tensors of 16 bits are coded in their own type, exact.
+    ``torch_cgx.emulate`` has the same formats as casts.
+
+    Args:
+        exponent: `float`: Bits of a number's exponent. Allowed: integers from 1 to 8.
+        mantissa: `float`: Bits of a number's mantissa, without the leading one. Allowed: integers
+            from 0 to 14.
+        rounding: How values between two numbers round: to the nearest, ties to even; toward zero;
+            or up with the probability of their place. Allowed: "nearest", "zero", "stochastic".
+        random_bits: `float` and `block`: Random bits of a value, of stochastic rounding. Allowed:
+            integers from 1 to 24.
+        subnormals: `float`: Numbers below the least normal one; without them such results become 0.
+            Allowed: True or False.
+        overflow: `float`: What values beyond the largest number become, infinite ones included; by
+            default an infinity, without one the largest number (fn) or NaN (fnuz). Allowed:
+            "default", "saturate", "inf", "nan".
+        variant: `float`: Which codes are infinite or NaN. Allowed: "ieee", "fn", "fnuz", "p3109".
+        seed: Seed of random numbers of stochastic rounding. Allowed: integers from 0 to
+            9223372036854775807.
+
+    Raises:
+        ValueError, TypeError: a field is out of range or of another type; the text names the
+            field, its value and the allowed values.
+    """
+    def __init__(
+        self,
+        exponent: int = 4,
+        mantissa: int = 3,
+        rounding: str = "nearest",
+        random_bits: int = 24,
+        subnormals: bool = True,
+        overflow: str = "default",
+        variant: str = "ieee",
+        seed: int = 0,
+    ) -> None: ...
+    @property
+    def exponent(self) -> int: ...
+    @property
+    def mantissa(self) -> int: ...
+    @property
+    def rounding(self) -> str: ...
+    @property
+    def random_bits(self) -> int: ...
+    @property
+    def subnormals(self) -> bool: ...
+    @property
+    def overflow(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+class Block(Codec):
+    """Numbers of a few bits, blocks of which share a scale: the MX formats.
+
+    Blocks of 32 consecutive values of a layer share a power of two, a byte on the wire; of
+    ``fp8_block128`` blocks of 128 share a float32. The decoded values are those of the cast of the
+    same name in ``torch_cgx.emulate``. A block with a NaN or an Inf decodes to NaN and affects no
+    other block. Zeros stay zeros. nvfp4 is not among the formats: it needs a scale of the whole
+    tensor, of which a codec sees runs.
+
+    Args:
+        format: `block`: format of a block's values and of the scale that they share. Allowed:
+            "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "mxint8",
+            "fp8_block128".
+        scale_rounding: `block`: How an e8m0 scale follows from the greatest magnitude: the power of
+            two below or above it, of its rounded value, or the least without saturation. Allowed:
+            "floor", "ceil", "even", "rceil".
+        rounding: How values between two numbers round: to the nearest, ties to even; toward zero;
+            or up with the probability of their place. Allowed: "nearest", "zero", "stochastic".
+        random_bits: `float` and `block`: Random bits of a value, of stochastic rounding. Allowed:
+            integers from 1 to 24.
+        seed: Seed of random numbers of stochastic rounding. Allowed: integers from 0 to
+            9223372036854775807.
+
+    Raises:
+        ValueError, TypeError: a field is out of range or of another type; the text names the
+            field, its value and the allowed values.
+    """
+    def __init__(
+        self,
+        format: str = "mxfp8_e4m3",
+        scale_rounding: str = "floor",
+        rounding: str = "nearest",
+        random_bits: int = 24,
+        seed: int = 0,
+    ) -> None: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def scale_rounding(self) -> str: ...
+    @property
+    def rounding(self) -> str: ...
+    @property
+    def random_bits(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
 def names() -> tuple[str, ...]: ...
 def make(name: str, **params: Any) -> Codec: ...

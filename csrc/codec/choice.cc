@@ -79,11 +79,11 @@ std::shared_ptr<const Codec> choose_codec(
   const bool half = config.family().name == "half";
   if (bits == kHalfBits && !half) config = config_named("half");
   const Family& family = config.family();
-  if (!half && bits != kHalfBits && !family.has("exact_zeros") && setting("exact_zeros") == "1") {
+  if (!family.keeps_zeros && !family.has("exact_zeros") && setting("exact_zeros") == "1") {
     throw ConfigError(
         str_of("exact_zeros=1 with codec='", name,
                "' is not allowed: its rotation spreads the other values of a block over "
-               "the zeros; allowed: codec='maxmin', or bits from 16 on"));
+               "the zeros; allowed: codec='maxmin', 'float' or 'block', or bits from 16 on"));
   }
   for (const Parameter& parameter : family.parameters) {
     // Its name says which of the variants it is.

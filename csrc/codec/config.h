@@ -36,6 +36,8 @@ struct CodecMaker {
   /// Adds the run of `count` values to a table for the GPU's kernels; null: they do not know it.
   void (*gpu_runs)(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
                    DType dtype, uint64_t payload) = nullptr;
+  /// Whether a finite run's zeros always come back as zeros, without the setting `exact_zeros`.
+  bool keeps_zeros = false;
 };
 
 /// Its parameters are integers, booleans and choices, and settings of a group.

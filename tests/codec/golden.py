@@ -18,7 +18,7 @@ import torch
 
 from tests.codec.helpers import TORCH, tensor_bytes
 from tests.codec.models import MODELS, Key
-from torch_cgx import _C
+from torch_cgx import _C, codecs
 
 FILE = Path(__file__).with_name("golden.json")
 # Ranges up to this length have vectors for each number.
@@ -65,6 +65,16 @@ def _borders(parameter: Mapping[str, Any]) -> list[Any]:
     return list(range(low, high + 1)) if high - low < SHORT else [low, low + 1, high]
 
 
+def _allowed(family: Mapping[str, Any], one: dict[str, Any]) -> bool:
+    """Whether these parameters go together."""
+    if family["name"] in ("float", "block"):
+        try:
+            codecs.make(family["name"], **one)
+        except ValueError:
+            return False
+    return not (one.get("exact_zeros") and one["bits"] == 1)
+
+
 def configurations(family: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The defaults, and every border of each parameter: beside the defaults of the others, and
     beside their last choices, since some parameters do nothing without a choice of another one (a
@@ -79,7 +89,7 @@ def configurations(family: Mapping[str, Any]) -> list[dict[str, Any]]:
         for p in parameters:
             for value in _borders(p):
                 one = {**base, p["name"]: value}
-                if one not in found and not (one.get("exact_zeros") and one["bits"] == 1):
+                if one not in found and _allowed(family, one):
                     found.append(one)
     return [{k: v for k, v in one.items() if LATER.get(k) != v or k not in LATER} for one in found]
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tests import oracle
-from tests.codec import rotation_model
+from tests.codec import format_model, rotation_model
 from tests.codec.helpers import tensor_bytes
 from tests.oracle import Spec
 
@@ -84,11 +84,34 @@ def _blocks(family: Any, x: torch.Tensor, parameters: Mapping[str, Any], key: Ke
     return payload, values.tobytes()
 
 
+def float_(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
+    fmt = format_model.format_of(parameters)
+    if fmt.bits == 16 and x.dtype != torch.float32:  # tensors of 16 bits travel as they are
+        return raw(x, parameters, key)
+    codes = format_model.codes_of(x.float().numpy(), fmt, parameters, _spec(parameters, key))
+    values = format_model.values_of(codes, fmt)
+    return format_model.packed(codes, fmt.bits), values.tobytes()
+
+
+def block(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
+    spec = _spec(parameters, key)
+    payload, values = format_model.blocks(x.float().numpy(), parameters, spec)
+    return payload, values.tobytes()
+
+
+def _spec(parameters: Mapping[str, Any], key: Key) -> Spec:
+    """Of the random numbers; the widths do not count."""
+    seed = parameters["seed"] if parameters["rounding"] == "stochastic" else 0
+    return Spec(8, 1, True, seed, sequence=key.sequence, rank=key.rank, index=key.index)
+
+
 MODELS: dict[str, Model] = {
     "maxmin": maxmin,
     "rotated": rotated,
     "trellis": trellis,
     "half": half,
+    "float": float_,
+    "block": block,
     "raw": raw,
 }
 

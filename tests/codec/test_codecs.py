@@ -186,7 +186,7 @@ def test_the_engine_refuses_bad_parameters_too() -> None:
     for wrong, text in (
         ({"bits": 9}, "codec maxmin: bits='9' is not allowed"),
         ({"bucket_size": 0}, "bucket_size='0' is not allowed"),
-        ({"codec": "nope"}, "codec is 'nope', allowed: bf16, ?fp16, ?maxmin"),
+        ({"codec": "nope"}, "codec is 'nope', allowed: bf16, ?block, ?float, ?fp16"),
         ({"rounding": "x"}, "rounding='x' is not allowed; rounding takes one of nearest,stoch"),
         ({"nothing": 1}, "codec maxmin has no parameter 'nothing', allowed: bits, bucket_size"),
     ):
@@ -202,15 +202,16 @@ def test_hashable_and_equal() -> None:
 
 
 def test_names() -> None:
-    assert codecs.names() == ("bf16", "fp16", "maxmin", "rotated", "trellis")
+    assert codecs.names() == ("bf16", "block", "float", "fp16", "maxmin", "rotated", "trellis")
     assert codecs.make("maxmin", bits=3) == codecs.make("MaxMin", bits=3) == MaxMin(3)
     assert isinstance(MaxMin(), codecs.Codec)
     with pytest.raises(
-        ValueError, match="codec is 'nope', allowed: bf16, ?fp16, ?maxmin, ?rotated"
+        ValueError, match="codec is 'nope', allowed: bf16, ?block, ?float, ?fp16, ?maxmin, ?rotated"
     ):
         codecs.make("nope")
     with pytest.raises(
-        TypeError, match="base class; allowed: Half, MaxMin, Rotated, Trellis, or make()"
+        TypeError,
+        match="base class; allowed: Block, Float, Half, MaxMin, Rotated, Trellis, or make()",
     ):
         codecs.Codec()
 

@@ -55,10 +55,22 @@ inline const Family& take_family(Input& input) {
   return family != nullptr ? *family : *families()[number % families().size()];
 }
 
+/// A parameter that does not go together with those before it stays at its default.
+inline void set_if_allowed(CodecConfig& config, const Parameter& p, int64_t number) {
+  CodecConfig changed = config;
+  changed.set(p.name, number);
+  try {
+    make_codec(changed);
+  } catch (const ConfigError&) {
+    return;
+  }
+  config = changed;
+}
+
 inline std::shared_ptr<const Codec> take_codec(Input& input) {
   CodecConfig config(take_family(input));
   for (const Parameter& p : config.family().parameters) {
-    if (!p.later) config.set(p.name, take_number(input, p));
+    if (!p.later) set_if_allowed(config, p, take_number(input, p));
   }
   // Later parameters take nothing of the input, so that inputs keep their meaning.
   if (config.family().has("exact_zeros") && config.get("bits") > 1 && config.hash() % 4 == 0) {

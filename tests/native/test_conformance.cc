@@ -68,6 +68,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
                     [](float x, float y) { return same_bits(x, y); });
 }
 
+// Without a limit a value may also become NaN.
+bool within(double error, double limit) { return error <= limit || std::isinf(limit); }
+
 constexpr size_t kEach = 400;
 // Borders of bytes, SIMD registers and groups of codes.
 constexpr size_t kBorders[] = {0,  1,  2,  7,  8,   9,   15,  16,  17,  31,  32,  33,
@@ -170,10 +173,11 @@ TEST(conformance_bound_holds) {
     const std::vector<float> y = decode(run, payload, false);
     for (size_t i = 0; i < run.n; ++i) {
       const double error = std::fabs(static_cast<double>(y[i]) - static_cast<double>(x[i]));
-      CHECK(error <= limits[i], run.name(), ": value ", i, ", ", x[i], " became ", y[i],
+      CHECK(within(error, limits[i]), run.name(), ": value ", i, ", ", x[i], " became ", y[i],
             ", allowed ", limits[i]);
     }
-    CHECK(run.codec.holds_finite(payload.data(), run.dtype, run.n), run.name());
+    const bool finite = std::all_of(y.begin(), y.end(), [](float v) { return std::isfinite(v); });
+    CHECK(run.codec.holds_finite(payload.data(), run.dtype, run.n) == finite, run.name());
   });
 }
 
@@ -187,8 +191,9 @@ TEST(conformance_bound_holds_at_the_ends_of_float32) {
     const Run run{codec, DType::kFloat32, tensor_of(x, DType::kFloat32), x.size()};
     const std::vector<float> y = decode(run, encode(run), false);
     for (size_t i = 0; i < x.size(); ++i) {
-      CHECK(std::fabs(static_cast<double>(y[i]) - static_cast<double>(x[i])) <= limits[i],
-            run.name(), ": value ", i, ", ", x[i], " became ", y[i], ", allowed ", limits[i]);
+      const double error = std::fabs(static_cast<double>(y[i]) - static_cast<double>(x[i]));
+      CHECK(within(error, limits[i]), run.name(), ": value ", i, ", ", x[i], " became ", y[i],
+            ", allowed ", limits[i]);
     }
   });
 }
@@ -290,8 +295,10 @@ TEST(conformance_configurations_as_text_and_hash) {
         config.set(p.name, text_of(p, number));
         CHECK(config.get(p.name) == number && config.text(p.name) == text_of(p, number));
         CHECK((config == defaults) == (config.hash() == defaults.hash()), config.describe());
-        CHECK(make_codec(config)->config() == config, config.describe());
-        CHECK(make_codec(config) == make_codec(config), config.describe());
+        if (is_allowed(config)) {
+          CHECK(make_codec(config)->config() == config, config.describe());
+          CHECK(make_codec(config) == make_codec(config), config.describe());
+        }
         // A fixed number stays out of the text, and so does what the name says.
         CHECK(config_of_text(config.describe()) == config, config.describe());
         const auto found = config_of_hash(*family, static_cast<uint32_t>(config.hash()), defaults);

@@ -9,6 +9,8 @@
   FAMILY(rotated)            \
   FAMILY(trellis)            \
   FAMILY(half)               \
+  FAMILY(float)              \
+  FAMILY(block)              \
   FAMILY(raw)
 
 namespace cgx {

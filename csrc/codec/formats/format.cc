@@ -1,5 +1,6 @@
 #include "codec/formats/format.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -7,6 +8,14 @@
 
 namespace cgx::formats {
 namespace {
+
+constexpr const char* kVariants = "ieee,fn,finite,fnuz,p3109,cpd,scale";
+
+// By name: a declaration may leave some of them out.
+Variant variant_named(const std::string& name) {
+  const std::vector<std::string> all = split(kVariants);
+  return static_cast<Variant>(std::find(all.begin(), all.end(), name) - all.begin());
+}
 
 constexpr int kLeastStep = -149;  // exponent of the least number of float32
 
@@ -152,7 +161,7 @@ std::vector<Parameter> casting_parameters(int exponent, int mantissa, const char
           {.name = "variant",
            .kind = Kind::kChoice,
            .fallback = variant,
-           .choices = "ieee,fn,finite,fnuz,p3109,cpd,scale",
+           .choices = kVariants,
            .per_call = per_call,
            .meaning = "Which codes are infinite or NaN"}};
 }
@@ -161,7 +170,7 @@ Casting casting_of(const Config& config) {
   Casting casting;
   casting.format = {static_cast<int>(config.get("exponent")),
                     static_cast<int>(config.get("mantissa")),
-                    static_cast<Variant>(config.get("variant"))};
+                    variant_named(config.text("variant"))};
   check(config.name(), casting.format);
   casting.rounding = static_cast<Rounding>(config.get("rounding"));
   casting.random_bits = static_cast<int>(config.get("random_bits"));

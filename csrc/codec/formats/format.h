@@ -67,6 +67,8 @@ struct Casting {
   int random_bits = 24;
   bool subnormals = true;
   Overflow overflow = Overflow::kInfinity;
+
+  bool operator==(const Casting&) const = default;
 };
 
 /// The parameters of a declaration that describe a Casting, with their defaults.

@@ -116,4 +116,29 @@ template Rule<double> rule_of(const Casting& casting);
 template Rule<float> rule_of(const Fixed& fixed);
 template Rule<double> rule_of(const Fixed& fixed);
 
+CodeRule code_rule_of(const Format& format) {
+  CodeRule rule{};
+  const int mantissa = format.mantissa;
+  const uint32_t sign = uint32_t{1} << (format.exponent + mantissa);
+  rule.width = format.exponent + mantissa;
+  rule.drop = WordOf<float>::kMantissa - mantissa;
+  rule.rebias = static_cast<uint32_t>(WordOf<float>::kBias - format.bias()) << mantissa;
+  rule.tiny = word_of<float>(std::ldexp(1.0, std::max(format.least_exponent(), -126)));
+  rule.tiny_code = (rule.tiny >> rule.drop) - rule.rebias;
+  rule.top = static_cast<uint32_t>(format.top());
+  rule.magic = static_cast<float>(std::ldexp(1.0, format.step_exponent() + 23));
+  rule.infinity = format.has_infinity() ? rule.top + 1 : kNoCode;
+  rule.negative_nan = kNoCode;
+  if (format.variant == Variant::kFnuz || format.variant == Variant::kP3109) {
+    rule.nan = rule.negative_nan = sign;
+  } else if (!format.has_nan()) {
+    rule.nan = format.has_infinity() ? rule.infinity : 0;
+  } else {
+    // The quiet one, whose highest mantissa bit is set; of fn the only one.
+    const bool infinite = format.has_infinity();
+    rule.nan = infinite ? rule.infinity | uint32_t{1} << (mantissa - 1) : rule.top + 1;
+  }
+  return rule;
+}
+
 }  // namespace cgx::formats

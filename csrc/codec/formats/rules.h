@@ -1,6 +1,7 @@
 // The constants of a rounding (rule.h), from a format and how values become its numbers.
 #pragma once
 
+#include "codec/formats/codes.h"
 #include "codec/formats/fixed.h"
 #include "codec/formats/format.h"
 #include "codec/formats/rule.h"
@@ -17,5 +18,8 @@ Rule<Real> rule_of(const Casting& casting);
 /// Numbers in fixed point are multiples of one quantum, as a format's numbers are below its least normal one.
 template <typename Real>
 Rule<Real> rule_of(const Fixed& fixed);
+
+/// Of a format with a sign.
+CodeRule code_rule_of(const Format& format);
 
 }  // namespace cgx::formats

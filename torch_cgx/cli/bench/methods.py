@@ -54,10 +54,11 @@ def has(codec: str, bits: int) -> bool:
     from torch_cgx import _config
 
     try:
-        _config.codec_of({"codec": codec, "bits": bits}, _config.defaults())
+        made = _config.codec_of({"codec": codec, "bits": bits}, _config.defaults())
     except ValueError:
         return False
-    return True
+    # `float` and `block` take their bits from their format.
+    return made is None or made.bits == bits
 
 
 def methods(

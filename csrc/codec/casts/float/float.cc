@@ -1,9 +1,8 @@
 // `float`: each value rounded to a number with a sign, an exponent and a mantissa.
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "codec/casts/list.h"
+#include "codec/formats/bounds.h"
 #include "codec/formats/loops.h"
 
 namespace cgx {
@@ -56,27 +55,10 @@ std::shared_ptr<const Cast> make_float(const CastConfig& config) {
   return std::make_shared<FloatCast>(config, formats::casting_of(config));
 }
 
-// Half of the step between the numbers around a value, or the whole of it where rounding is not to nearest.
 void bound_of_float(const CastConfig& config, const float* x, size_t n, double* limits) {
   const formats::Casting casting = formats::casting_of(config);
-  const formats::Format& format = casting.format;
-  const bool whole = casting.rounding != formats::Rounding::kNearest ||
-                     format.variant == formats::Variant::kCpd ||
-                     format.variant == formats::Variant::kScale;
-  const double least = std::ldexp(1.0, format.least_exponent());
   for (size_t i = 0; i < n; ++i) {
-    const double magnitude = std::fabs(static_cast<double>(x[i]));
-    const bool number = format.is_signed() || x[i] > 0;
-    if (magnitude > format.largest() || !number) {
-      limits[i] = std::numeric_limits<double>::infinity();
-      continue;
-    }
-    const double below = std::max(magnitude, least);
-    const double step = std::ldexp(1.0, std::ilogb(below) - format.mantissa);
-    limits[i] = whole ? step : step / 2;
-    if (!casting.subnormals && magnitude < least) limits[i] = least;
-    // CPD loses float32's subnormal values.
-    if (format.variant == formats::Variant::kCpd) limits[i] = std::max(limits[i], 0x1p-126);
+    limits[i] = formats::error_bound(casting, static_cast<double>(x[i]));
   }
 }
 

@@ -1,4 +1,4 @@
-// `half`: float32 values rounded to 16 bits on the wire, as bf16 or fp16.
+// `half`: float32 values rounded to 16 bits on the wire, as bf16 or fp16: presets of `float`.
 //
 //   payload   the values in the wire's type, little-endian: 2 bytes each
 //
@@ -6,96 +6,31 @@
 // and save none. Sums are float32 either way. A value beyond the wire's range becomes an infinity
 // of its sign; infinities and NaN stay what they are, each in its place (a NaN that is rounded:
 // base/nan.h).
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <limits>
-
-#include "base/error.h"
-#include "codec/codec.h"
+#include "codec/families/float/codec.h"
 #include "codec/families/list.h"
 #include "codec/gpu/run_table.h"
-#include "codec/ops/convert.h"
-#include "codec/ops/finite.h"
 
 namespace cgx {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "values are written as they lie");
-
-// 64 bytes of the wire, a cache line: parts that different threads write do not share one.
-constexpr size_t kGranule = 32;
-
-class HalfCodec final : public Codec {
- public:
-  explicit HalfCodec(const CodecConfig& config)
-      : Codec(config),
-        wire_(config.text("format") == "fp16" ? DType::kFloat16 : DType::kBFloat16) {}
-
-  int bits() const override { return 16; }
-  size_t granule() const override { return kGranule; }
-  size_t block() const override { return kGranule; }
-  PayloadSize payload_size(DType) const override { return {.bits = 16}; }
-
-  void encode(const void* x, DType x_dtype, DType dtype, size_t count, size_t first, size_t n,
-              RandomKey, uint64_t, std::byte* payload) const override {
-    check_part(first, n, count);
-    if (n == 0) return;
-    const DType wire = wire_of(dtype);
-    std::byte* out = payload + 2 * first;
-    if (x_dtype == DType::kFloat32) {
-      from_float(static_cast<const float*>(x), wire, n, out);
-    } else if (x_dtype == dtype) {
-      std::memcpy(out, x, 2 * n);
-    } else {
-      throw ConfigError(
-          str_of("x_dtype is ", name_of(x_dtype), ", allowed: float32 or ", name_of(dtype)));
-    }
-  }
-
-  void decode(const std::byte* payload, DType dtype, size_t count, size_t first, size_t n, float* y,
-              bool add) const override {
-    check_part(first, n, count);
-    const std::byte* in = payload + 2 * first;
-    if (add) {
-      add_to_float(in, wire_of(dtype), n, y);
-    } else {
-      to_float(in, wire_of(dtype), n, y);
-    }
-  }
-
-  bool holds_finite(const std::byte* payload, DType dtype, size_t count) const override {
-    return all_finite(payload, wire_of(dtype), count);
-  }
-
- private:
-  DType wire_of(DType dtype) const { return dtype == DType::kFloat32 ? wire_ : dtype; }
-
-  const DType wire_;
-};
-
-std::shared_ptr<const Codec> make(const CodecConfig& config) {
-  return std::make_shared<HalfCodec>(config);
+formats::Casting casting_of(const CodecConfig& config) {
+  const bool fp16 = config.text("format") == "fp16";
+  return {.format = {fp16 ? 5 : 8, fp16 ? 10 : 7}};
 }
 
-// A rounding of the format to nearest: half a unit in the last place, also of a subnormal one.
+std::shared_ptr<const Codec> make(const CodecConfig& config) {
+  return rounded::make_codec(config, casting_of(config), 0);
+}
+
 void bound(const CodecConfig& config, DType dtype, const float* x, size_t n, double* limits) {
-  const bool fp16 = config.text("format") == "fp16";
-  const double unit = fp16 ? 0x1p-11 : 0x1p-8, least = fp16 ? 0x1p-25 : 0x1p-134;
-  const double largest = fp16 ? 65504 : 0x1.fep127;
-  for (size_t i = 0; i < n; ++i) {
-    const double magnitude = std::fabs(static_cast<double>(x[i]));
-    limits[i] = dtype != DType::kFloat32 ? 0
-                : magnitude > largest    ? std::numeric_limits<double>::infinity()
-                                         : std::max(unit * magnitude, least);
-  }
+  rounded::bound(casting_of(config), dtype, x, n, limits);
 }
 
 void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
               DType dtype, uint64_t payload) {
-  const DType wire = config.text("format") == "fp16" ? DType::kFloat16 : DType::kBFloat16;
-  table.add_raw(run, dtype == DType::kFloat32 ? wire : dtype, payload);
+  DType wire;
+  rounded::travels_raw(casting_of(config), dtype, wire);
+  table.add_raw(run, wire, payload);
 }
 
 }  // namespace
@@ -135,6 +70,7 @@ const Family& half_family() {
           .make = make,
           .bound = bound,
           .gpu_runs = gpu_runs,
+          .keeps_zeros = true,
       },
   };
   return *family;

@@ -1,0 +1,45 @@
+// Scales of blocks on the wire: values divided by them, and back, by SIMD level.
+#pragma once
+
+#include <cstddef>
+
+#include "codec/formats/scales.h"
+#include "codec/formats/streams.h"
+#include "codec/ops/by_level.h"
+
+namespace cgx::blocks {
+
+/// Values at a time: whole blocks, in the first-level cache.
+constexpr size_t kChunk = 1024;
+
+struct WireShape {
+  explicit WireShape(const formats::Blocks& blocks)
+      : coder(blocks.element),
+        scale_rule(formats::scale_rule_of(blocks.element.format, blocks.rounding)),
+        wide(blocks.scale == formats::Scale::kFloat32),
+        size(blocks.size) {
+    // A NaN is in its block's scale.
+    coder.code.nan = 0;
+  }
+
+  size_t scale_bytes() const { return wide ? sizeof(float) : 1; }
+
+  formats::Coder coder;
+  formats::ScaleRule scale_rule;
+  bool wide;    // scales are float32, not e8m0
+  size_t size;  // of a block; divides kChunk
+};
+
+/// Of at most kChunk values, which start with a block.
+struct WireLoops {
+  /// Writes the scales and divides the values by them. Those of a block that is not finite become NaN.
+  void (*divide)(const WireShape& shape, float* x, size_t n, std::byte* scales);
+  /// y = x times the scale of its block, by `add` added to y.
+  void (*multiply[2])(const WireShape& shape, const float* x, size_t n, const std::byte* scales,
+                      float* y);
+};
+
+/// Of the level in force. ConfigError: CGX_CPU_LEVEL is bad.
+const WireLoops& wire_loops();
+
+}  // namespace cgx::blocks

@@ -1,0 +1,21 @@
+// The codec of rounded values, for the families that are made of it: `float`, and `half`, its two formats
+// of 16 bits with names.
+#pragma once
+
+#include <memory>
+
+#include "codec/codec.h"
+#include "codec/formats/format.h"
+
+namespace cgx::rounded {
+
+/// ConfigError: the format has no codes of 2 to 8 or 16 bits. seed: of stochastic rounding.
+std::shared_ptr<const Codec> make_codec(const CodecConfig& config, const formats::Casting& casting,
+                                        uint64_t seed);
+
+/// As CodecMaker has them.
+void bound(const formats::Casting& casting, DType dtype, const float* x, size_t n, double* limits);
+/// If the format is bfloat16 or float16; or the tensor's type is one of them, and the format has 16 bits.
+bool travels_raw(const formats::Casting& casting, DType dtype, DType& wire);
+
+}  // namespace cgx::rounded

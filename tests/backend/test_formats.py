@@ -1,0 +1,79 @@
+"""Codecs `float` and `block` in real groups: equal bits on all ranks, and the bytes on the link."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled
+from torch_cgx import codecs
+
+N = 5000
+HEADER = 56
+FORMATS = {
+    "float": ({"codec": "float", "exponent": 4, "mantissa": 3, "bits": 8}, codecs.make("float"), N),
+    "six bits": (
+        {"codec": "float", "exponent": 3, "mantissa": 2, "bits": 8},
+        codecs.make("float", exponent=3, mantissa=2),
+        N * 6 // 8,
+    ),
+    "mxfp4": (
+        {"codec": "block", "format": "mxfp4", "bits": 4},
+        codecs.make("block", format="mxfp4"),
+        -(-N // 32) + N // 2,
+    ),
+}
+
+
+def _input(rank: int) -> torch.Tensor:
+    return torch.randn(N, generator=torch.Generator().manual_seed(rank))
+
+
+def _sums(rank, size, config):
+    options = torch_cgx.Options(inner_communicator="SHM", inner_reduction="ONESHOT")
+    group = dist.new_group(backend="cgx", pg_options=options)
+    x = _input(rank)
+    torch_cgx.all_reduce(x, config=config, group=group)
+    return x, torch_cgx.stats(group)["bytes_sent"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_two_ranks_have_equal_bits_and_the_link_has_the_payload(name):
+    config, codec, size = FORMATS[name]
+    (first, sent), (second, also) = run_pooled(_sums, 2, config)
+    assert torch.equal(first, second)
+    assert torch.equal(first, codec.roundtrip(_input(0)) + codec.roundtrip(_input(1)))
+    assert codec.encoded_bytes(N) == size and sent == also == HEADER + size
+
+
+def _refused(rank, size, config):
+    with pytest.raises(ValueError) as error:
+        torch_cgx.all_reduce(torch.ones(100), config=config)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"codec": "float", "exponent": 5, "mantissa": 5}, "11 bits, allowed on the wire: 2 to 8"),
+        (
+            {"codec": "float", "variant": "finite"},
+            "'finite' is not allowed; variant takes one of ieee,fn,fnuz,p3109",
+        ),
+        (
+            {"codec": "block", "format": "nvfp4"},
+            "'nvfp4' is not allowed; format takes one of .*mxfp4",
+        ),
+        (
+            {"codec": "maxmin", "rounding": "zero"},
+            "'zero' is not allowed; rounding takes one of nearest,stochastic",
+        ),
+    ],
+)
+def test_what_a_codec_cannot_carry_is_an_error_by_name(config, words):
+    for text in run_pooled(_refused, 2, {"bits": 8, **config}):
+        assert re.search(words, text), text
