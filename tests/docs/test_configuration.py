@@ -57,7 +57,7 @@ def test_allowed_integers_are_those_of_the_code():
             with pytest.raises(ValueError, match=name):
                 torch_cgx.Options(**{name: value})
         checked += 1
-    assert checked == 7
+    assert checked == 10
 
 
 def test_allowed_names_are_those_of_the_code():

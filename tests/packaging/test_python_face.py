@@ -211,9 +211,9 @@ def test_help_names_every_option_with_its_default_and_what_is_allowed():
         )
         assert row["meaning"] and row["meaning"] in paragraph, row
         assert row["variable"] in paragraph and "default" in paragraph, row
-        assert re.search(rf"default '?{row['default'] or ''}'?", paragraph) or row["default"] in (
-            "0",  # a bool's is False
-        ), paragraph
+        default = {"0": "False", "1": "True"}.get(row["default"], row["default"])
+        written = default if row["kind"] == "boolean" else row["default"] or ""
+        assert re.search(rf"default '?{written}'?", paragraph) or row["default"] == "0", paragraph
         assert ("at each call" in paragraph) == row["per_call"], paragraph
         if row["name"] == "host_id":
             continue  # takes anything
