@@ -5,7 +5,7 @@ them (arXiv 1911.08907).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,20 +46,23 @@ class FormatSum:
             ]
         if self.order == "reverse":
             given.reverse()
-        shift = _Shift(self.format, given, ranks) if self.aps else None
-        if shift is not None:
-            given = [caster(shift.applied(tensor)) for tensor in given]
-        total = _kahan_sum(given, caster) if self.kahan else _plain_sum(given, caster)
-        return total if shift is None else shift.undone(total)
+        add = _kahan_sum if self.kahan else _plain_sum
+        total = torch.zeros_like(given[0])
+        if not self.aps:
+            return add(total, given, caster)
+        shift = _Shift(self.format, given, ranks)
+        # One at a time: hundreds of copies may not fit the memory.
+        return shift.undone(add(total, (caster(shift.applied(one)) for one in given), caster))
 
     def _local_sum(self, tensors: Sequence[torch.Tensor], caster: _Caster) -> torch.Tensor:
         """The sum of one rank's micro-batches."""
         given = [tensor.float() for tensor in tensors]
-        shift = _Shift(self.format, given, self.node) if self.aps else None
-        if shift is not None:
-            given = [shift.applied(tensor) for tensor in given]
-        total = _plain_sum([caster(tensor) for tensor in given], caster)
-        return total if shift is None else shift.undone(total)
+        total = torch.zeros_like(given[0])
+        if not self.aps:
+            return _plain_sum(total, (caster(one) for one in given), caster)
+        shift = _Shift(self.format, given, self.node)
+        scaled = (caster(shift.applied(one)) for one in given)
+        return shift.undone(_plain_sum(total, scaled, caster))
 
     def sent_bytes(self, tensor: torch.Tensor, ranks: int) -> int:
         """Bytes that a rank sends to gather the values: of the format's bits where the values are
@@ -82,20 +85,19 @@ class _Caster:
     def __init__(self, format: Format, step: int):
         self._format, self._step, self._number = format, step, 0
 
-    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+    def __call__(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         from torch_cgx.emulate import cast
 
         number, self._number = self._number, self._number + 1
-        return cast(values, self._format, step=self._step, number=number)
+        return cast(values, self._format, out, step=self._step, number=number)
 
 
 class _Shift:
     """The shift of float32 tensors that `count` of them share."""
 
     def __init__(self, format: Format, tensors: Sequence[torch.Tensor], count: int):
-        maxima = [torch.linalg.vector_norm(one, float("inf")) for one in tensors if one.numel() > 0]
-        maximum = torch.stack(maxima).amax() if maxima else torch.zeros(())
-        exponent = _shifts.exponents_of(maximum, count)
+        maxima = torch.stack([_shifts.maximum_of(one) for one in tensors])
+        exponent = _shifts.exponents_of(maxima.amax(), count)
         self._finite = bool(exponent != _shifts.NONFINITE)
         tops = torch.tensor(_shifts.top_of(format), dtype=torch.int32)
         self._shift = _shifts.shifts_of(exponent, tops, torch.float32)
@@ -114,16 +116,15 @@ class _Shift:
         return result
 
 
-def _plain_sum(given: Sequence[torch.Tensor], caster: _Caster) -> torch.Tensor:
-    total = torch.zeros_like(given[0])
+def _plain_sum(total: torch.Tensor, given: Iterable[torch.Tensor], caster: _Caster) -> torch.Tensor:
+    wide = torch.empty_like(total)
     for values in given:
-        total = caster(total + values)
+        caster(torch.add(total, values, out=wide), total)
     return total
 
 
-def _kahan_sum(given: Sequence[torch.Tensor], caster: _Caster) -> torch.Tensor:
-    total = torch.zeros_like(given[0])
-    excess = torch.zeros_like(given[0])
+def _kahan_sum(total: torch.Tensor, given: Iterable[torch.Tensor], caster: _Caster) -> torch.Tensor:
+    excess = torch.zeros_like(total)
     for values in given:
         wanted = caster(values - excess)
         longer = caster(total + wanted)

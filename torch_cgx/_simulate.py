@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_cgx import _C, _format_sums
+from torch_cgx import _C, _aps, _format_sums
 from torch_cgx._backend import check_op
 from torch_cgx._config import codec_of, defaults, layers_of, list_of
 from torch_cgx._dtypes import COMPUTED
@@ -27,7 +28,7 @@ class Simulation:
     (mean for AVG) of the inputs. bytes_sent: by rank, over all its receivers, headers included;
     bytes_sent_across: those of them that leave the rank's host. algorithm: the algorithm used,
     between hosts if there are several: "oneshot", "sra", "ring" or "direct" (exact, over Gloo);
-    "gather" of sums in a format.
+    "gather" of sums in a format, whose outputs are one and the same tensor.
     """
 
     outputs: list[torch.Tensor]
@@ -128,16 +129,19 @@ def simulate(
         plan = layers_of(layers, first.numel(), fallback)
     # Not clone(), which keeps a lazily negated view lazy.
     outputs = [torch.empty(t.shape, dtype=t.dtype, device="cpu").copy_(t.detach()) for t in tensors]
-    answer = _C.simulate_all_reduce(
-        outputs,
-        plan,
-        average,
-        _feedback(residuals, tensors, [codec for _, codec in plan if codec is not None]),
-        algorithm=algorithm,
-        sequence=sequence,
-        **({} if step is None else {"step": step}),
-        **_group(len(tensors), hosts, options),
-    )
+    owed = _feedback(residuals, tensors, [codec for _, codec in plan if codec is not None])
+    group = _group(len(tensors), hosts, options)
+    with _aps.simulated(outputs, owed, plan) if aps else contextlib.nullcontext():
+        answer = _C.simulate_all_reduce(
+            outputs,
+            plan,
+            average,
+            owed,
+            algorithm=algorithm,
+            sequence=sequence,
+            **({} if step is None else {"step": step}),
+            **group,
+        )
     return Simulation(
         outputs=outputs,
         error=_error(outputs[0], tensors, len(tensors) if average else 1),
@@ -181,7 +185,7 @@ def _in_format(
             total /= ranks
         result = torch.empty(first.shape, dtype=first.dtype, device="cpu").copy_(total)
     return Simulation(
-        outputs=[result, *(result.clone() for _ in range(ranks - 1))],
+        outputs=[result] * ranks,  # hundreds of copies may not fit the memory
         error=_error(result, tensors, ranks if average else 1),
         bytes_sent=[sums.sent_bytes(first, ranks)] * ranks,
         bytes_sent_across=[0] * ranks,

@@ -159,7 +159,7 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
     ):
         config = {name: options.pop(name) for name in _config.KEYS if name in options}
         self.cgx_state = state_of(state, config)
-        for name in ("error_feedback", "adaptive", "schedule", "group"):
+        for name in ("error_feedback", "adaptive", "schedule", "aps", "group"):
             if getattr(self.cgx_state, name):
                 raise ValueError(f"a CGXState with {name}; allowed with torchft: one without it")
         # What torchft registers; a bound method would keep this instance alive.

@@ -162,8 +162,7 @@ def test_the_result_is_a_simulation():
     assert found.result.tolist() == [1.5, 3.5]
     assert found.error == {"max_abs": 0.0, "relative_l2": 0.0}
     assert (found.algorithm, found.bytes_sent_across) == ("gather", [0, 0])
-    assert found.outputs[0].data_ptr() != found.outputs[1].data_ptr()
-    assert torch.equal(found.outputs[0], found.outputs[1])
+    assert len(found.outputs) == 2 and torch.equal(found.outputs[0], found.outputs[1])
     assert all(torch.equal(a, b) for a, b in zip(values, copies, strict=True))
     node = torch_cgx.simulate(
         [values[0]] * 4, accumulate="e5m2", op=dist.ReduceOp.AVG, emulate_node=2
