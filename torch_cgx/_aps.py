@@ -9,6 +9,7 @@ be another call there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,7 +21,6 @@ from torch_cgx import _C, _config, _shifts
 from torch_cgx._dtypes import COMPUTED
 
 Plan = Sequence[tuple[int, "_C.Codec | None"]]
-Factors = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def check(aps: Any) -> None:
@@ -29,6 +29,7 @@ def check(aps: Any) -> None:
         raise TypeError(f"aps={aps!r}; allowed: True, False")
 
 
+@functools.lru_cache(256)
 def top_of(codec: _C.Codec) -> int:
     """U of the format that a codec sends. ValueError for codecs with scales of their own."""
     from torch_cgx import emulate
@@ -57,21 +58,16 @@ class Shift:
 
     def __init__(self, layers: Plan, count: int, dtype: torch.dtype):
         self._count, self._dtype = count, dtype
-        self._spans: list[tuple[int, int]] = []
-        self._tops: list[int] = []
-        first = 0
-        for numel, codec in layers:
-            if codec is not None:
-                self._spans.append((first, numel))
-                self._tops.append(top_of(codec))
-            first += numel
-        self._there: Factors = []
-        self._back: Factors = []
-        self._back_to_residual: Factors = []
+        self._numels = [numel for numel, _ in layers]
+        self._encoded = [number for number, (_, codec) in enumerate(layers) if codec is not None]
+        self._tops = [top_of(codec) for _, codec in layers if codec is not None]
+        self._there: list[_shifts.Factors] = []
+        self._back: list[_shifts.Factors] = []
+        self._back_to_residual: list[_shifts.Factors] = []
 
     def __len__(self) -> int:
         """How many layers are shifted."""
-        return len(self._spans)
+        return len(self._encoded)
 
     def exponents(self, tensor: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Of this rank's contributions: tensor + residual. int32, on the tensor's device."""
@@ -79,19 +75,15 @@ class Shift:
         if residual is not None:
             owed = self._layers(residual)
             layers = [a.float() + b.float() for a, b in zip(layers, owed, strict=True)]
-        maxima = torch.stack([_shifts.maximum_of(one) for one in layers])
-        return _shifts.exponents_of(maxima, self._count)
+        return _shifts.exponents_of(_shifts.maxima_of(layers), self._count)
 
     def decide(self, exponents: torch.Tensor) -> None:
         """Takes the largest exponents of all ranks."""
         tops = torch.tensor(self._tops, dtype=torch.int32, device=exponents.device)
         shifts = _shifts.shifts_of(exponents, tops, self._dtype)
-        self._there = _by_layer(_shifts.factors_of(shifts))
-        first, second = _shifts.factors_of(-shifts)
-        self._back_to_residual = _by_layer((first, second))
+        self._there, self._back_to_residual = map(_shifts.factors_of, (shifts, -shifts))
         # Formats that saturate would make a finite number of an infinity.
-        lost = exponents == _shifts.NONFINITE
-        self._back = _by_layer((first, torch.where(lost, float("nan"), second)))
+        self._back = _shifts.factors_of(-shifts, exponents == _shifts.NONFINITE)
 
     def apply(self, tensor: torch.Tensor, residual: torch.Tensor | None) -> None:
         """In place, after `decide`."""
@@ -105,18 +97,13 @@ class Shift:
         if residual is not None:
             self._scale(residual, self._back_to_residual)
 
-    def _scale(self, tensor: torch.Tensor, factors: Factors) -> None:
+    def _scale(self, tensor: torch.Tensor, factors: list[_shifts.Factors]) -> None:
         for layer, pair in zip(self._layers(tensor), factors, strict=True):
             _shifts.scale_(layer, pair)
 
     def _layers(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        flat = tensor.detach().view(-1)
-        return [flat.narrow(0, first, numel) for first, numel in self._spans]
-
-
-def _by_layer(factors: tuple[torch.Tensor, torch.Tensor]) -> Factors:
-    first, second = factors
-    return list(zip(first.unbind(), second.unbind(), strict=True))
+        every = tensor.detach().view(-1).split(self._numels)
+        return [every[number] for number in self._encoded]
 
 
 class ShiftedWork(dist.Work):
@@ -169,16 +156,17 @@ class ShiftedWork(dist.Work):
         return _C.tensor_future(self._work, tensor, self._settle)
 
     def _settle(self) -> None:
-        cuda = self._tensor.device.type == "cuda"
+        device = self._tensor.device
         with self._lock:
             if not self._undone:
                 self._undone = True
                 with torch.no_grad():
                     self._undo()
-                if cuda:
-                    self._event = torch.cuda.current_stream(self._tensor.device).record_event()
-            elif cuda:
-                torch.cuda.current_stream(self._tensor.device).wait_event(self._event)
+                if device.type == "cuda":
+                    self._event = torch.Event(device)
+                    self._event.record(torch.accelerator.current_stream(device))
+            elif self._event is not None:  # perhaps on another stream
+                torch.accelerator.current_stream(device).wait_event(self._event)
 
 
 def all_reduce(

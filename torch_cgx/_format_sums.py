@@ -96,23 +96,22 @@ class _Shift:
     """The shift of float32 tensors that `count` of them share."""
 
     def __init__(self, format: Format, tensors: Sequence[torch.Tensor], count: int):
-        maxima = torch.stack([_shifts.maximum_of(one) for one in tensors])
-        exponent = _shifts.exponents_of(maxima.amax(), count)
+        exponent = _shifts.exponents_of(_shifts.maxima_of(tensors).amax(), count)
         self._finite = bool(exponent != _shifts.NONFINITE)
         tops = torch.tensor(_shifts.top_of(format), dtype=torch.int32)
-        self._shift = _shifts.shifts_of(exponent, tops, torch.float32)
+        self._shifts = _shifts.shifts_of(exponent, tops, torch.float32).view(1)
 
     def applied(self, values: torch.Tensor) -> torch.Tensor:
-        return self._scaled(values, self._shift)
+        return self._scaled(values, self._shifts)
 
     def undone(self, values: torch.Tensor) -> torch.Tensor:
-        scaled = self._scaled(values, -self._shift)
+        scaled = self._scaled(values, -self._shifts)
         return scaled if self._finite else scaled.fill_(float("nan"))
 
     @staticmethod
-    def _scaled(values: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    def _scaled(values: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
         result = values.clone()
-        _shifts.scale_(result, _shifts.factors_of(shift))
+        _shifts.scale_(result, *_shifts.factors_of(shifts))
         return result
 
 

@@ -14,6 +14,7 @@ exponents; `NONFINITE`, a layer that has a NaN or infinity, above all exponents.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ZEROS, NONFINITE = -(2**16), 2**16
 _LEAST, _MOST = -126, 127  # exponents of normal powers of two in float32
+Factors = tuple[float | torch.Tensor, float | torch.Tensor]
 _TOP = {torch.float16: 15, torch.float32: 127, torch.bfloat16: 127}
 
 
@@ -39,12 +41,13 @@ def top_of(format: Format) -> int:
     return math.frexp(largest)[1] - 1
 
 
-def maximum_of(values: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude, float32, of no dimensions; NaN where there is one, 0 of no values."""
-    if values.numel() == 0:
-        return torch.zeros((), dtype=torch.float32, device=values.device)
-    low, high = torch.aminmax(values)  # fifty times as fast as torch.linalg.vector_norm
-    return torch.maximum(-low, high).float()
+def maxima_of(layers: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The largest magnitude of each, float32; NaN where there is one, 0 of no values."""
+    zero = torch.zeros((), dtype=layers[0].dtype, device=layers[0].device)
+    # Fifty times as fast as torch.linalg.vector_norm on the CPU.
+    ends = [torch.aminmax(layer) if layer.numel() > 0 else (zero, zero) for layer in layers]
+    least, most = (torch.stack(side) for side in zip(*ends, strict=True))
+    return torch.maximum(-least, most).float()
 
 
 def exponents_of(maxima: torch.Tensor, count: int) -> torch.Tensor:
@@ -69,20 +72,28 @@ def shifts_of(exponents: torch.Tensor, tops: torch.Tensor, dtype: torch.dtype) -
     return torch.where((exponents == ZEROS) | (exponents == NONFINITE), 0, found)
 
 
-def factors_of(shifts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """2^s as two float32 factors, as its range is wider than float32's. Multiply by the first,
-    which is 1 for usual shifts, then by the second: only the second product may be rounded.
+def factors_of(shifts: torch.Tensor, lost: torch.Tensor | None = None) -> list[Factors]:
+    """2^s of each shift as two factors, as its range is wider than float32's. Multiply by the
+    first, which is 1 for usual shifts, then by the second: only the second product may be rounded.
+    Of a CPU's tensor: Python's floats, which are faster; else float32 tensors of no dimensions, so
+    that the CPU waits for nothing. lost: whose second factor is NaN.
     """
-    second = shifts.clamp(_LEAST, _MOST)
-    return _power(shifts - second), _power(second)
+    clamped = shifts.clamp(_LEAST, _MOST)
+    first, second = _power(shifts - clamped), _power(clamped)
+    if lost is not None:
+        second = torch.where(lost, float("nan"), second)
+    if shifts.device.type == "cpu":
+        return list(zip(first.tolist(), second.tolist(), strict=True))
+    return list(zip(first.unbind(), second.unbind(), strict=True))
 
 
-def scale_(values: torch.Tensor, factors: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Multiplies in place by factors of no dimensions. One rounding to the type of `values`."""
+def scale_(values: torch.Tensor, factors: Factors) -> None:
+    """Multiplies in place. One rounding to the type of `values`."""
     first, second = factors
-    if first.device.type == "cpu" and first == second == 1:
-        return
-    if values.dtype == torch.float32:
+    if isinstance(first, float) and first == 1:
+        if second != 1:
+            values.mul_(second)  # computed in float32
+    elif values.dtype == torch.float32:
         values.mul_(first).mul_(second)
     else:
         values.copy_(values.float().mul_(first).mul_(second))

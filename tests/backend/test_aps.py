@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
+from tests.device import fake_cuda
 from tests.distributed import run_pooled
 from torch_cgx import _C, _aps
 
@@ -192,3 +193,26 @@ def test_codecs_that_take_part():
     assert _aps.top_of(_C.Codec(codec="bf16", bits=16)) == 127
     with pytest.raises(ValueError, match=r"codec 'trellis.*allowed: float, fp16, bf16"):
         _aps.top_of(_C.Codec(codec="trellis", bits=2))
+
+
+def _on_a_gpu(rank: int, size: int) -> list[str]:
+    wrong = []
+    for n in (1, 400, 4097):
+        inputs = [layered(r, n, torch.bfloat16) for r in range(size)]
+        residuals = [values(r, n, 1e-3) for r in range(size)]
+        expected = torch_cgx.simulate(
+            inputs, layers=layers_of(n), aps=True, residuals=[r.clone() for r in residuals]
+        ).result
+        x, residual = inputs[rank].to("cuda"), residuals[rank].to("cuda")
+        work = torch_cgx.all_reduce(
+            x, layers=layers_of(n), aps=True, residual=residual, async_op=True
+        )
+        work.get_future().wait()
+        work.wait()
+        wrong += [] if same(x.cpu(), expected) else [f"{n}"]
+    return wrong
+
+
+@fake_cuda.needed
+def test_tensors_of_a_gpu():
+    assert fake_cuda.run(_on_a_gpu, 2) == [[]] * 2
