@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torch_cgx
-from cgx_utils import AdaptiveBits, CGXState
+from cgx_utils import AdaptiveBits, CGXState, cgx_hook
 from tests.calls import failure
 from tests.distributed import run_pooled
 from tests.utils.feedback import MEMORIES
@@ -163,6 +163,45 @@ def _zero_layer(rank, world_size):
 
 def test_layers_of_zeros_and_infinities():
     assert run_pooled(_zero_layer, 2) == [[]] * 2
+
+
+def _joined(rank, world_size):
+    """Rank 1 ends first, and contributes zeros; the other's gradient arrives as half of it."""
+    model = wrap(Scaled(TINY), CGXState(config=FP16, aps=True))
+    with model.join():
+        for step in range(3 - rank):
+            model.zero_grad()
+            model(batch(rank, step)[0]).sum().backward()
+    if rank == 1:
+        return 0.0
+    local = make_model()
+    (local(batch(0, 2)[0]) * TINY).sum().backward()
+    halves = {f"net.{name}": value / 2 for name, value in gradients(local).items()}
+    return max(_relative_errors(gradients(model), halves).values())
+
+
+def test_a_rank_that_has_joined():
+    assert 0 < run_pooled(_joined, 2)[0] < 1e-3
+
+
+def _one_by_one(rank, world_size):
+    """torch's "python_reducer" calls the hook with (gradient, parameter)."""
+    state = CGXState(config=FP16, aps=True)
+    model = wrap(Scaled(TINY), state)
+    exact = {}
+    found = {}
+    for number, (name, parameter) in enumerate(model.module.named_parameters()):
+        generator = torch.Generator().manual_seed(10 * number + rank)
+        gradient = torch.randn(parameter.shape, generator=generator) * TINY
+        exact[name] = exact_mean(gather(gradient, None))
+        cgx_hook(state, (gradient, parameter)).wait()
+        found[name] = gradient
+    return max(_relative_errors(found, exact).values()), digest(found)
+
+
+def test_gradients_one_by_one():
+    first, second = run_pooled(_one_by_one, 2)
+    assert first == second and 0 < first[0] < 1e-3
 
 
 def _resumed(rank, world_size):
