@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_cgx import _aps, _config
+from torch_cgx import _aps
 from torch_cgx._backend import backend_of, check_group, check_op
 from torch_cgx._config import codec_of, layers_of
 from torch_cgx._counters import Stats, Tuning, stats_of
@@ -57,9 +57,9 @@ def all_reduce(
     on all ranks, that ascends. Calls with equal steps, one after the other, draw different numbers.
     aps: shifts each encoded layer by a power of two to the top of its format's range, and the sum
     back: the automatic shift (APS) of CPD (arXiv 1911.08907; docs/numerics.md). For the codecs
-    float, fp16 and bf16; equal on all ranks. It costs an all-reduce MAX of 4 bytes a layer, for
-    which the call waits, also with `async_op`. A layer with a NaN or infinity on any rank becomes
-    NaN as a whole.
+    float, fp16 and bf16, by config or layers; equal on all ranks. It costs an all-reduce MAX of 4
+    bytes a layer, for which the call waits, also with `async_op`. A layer with a NaN or infinity on
+    any rank becomes NaN as a whole.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses report later failures.
@@ -76,8 +76,11 @@ def all_reduce(
     _aps.check(aps)
     backend = backend_of(group, tensor.device)
     plan = None
-    if aps and config is None and layers is None and tensor.numel() >= _config.minimal_size():
-        config = {}  # of the group
+    if aps and config is None and layers is None:
+        raise ValueError(
+            "aps=True without config or layers; allowed: with one of them, as config={} for the "
+            "group's own"
+        )
     if config is not None or layers is not None:
         pairs = layers if layers is not None else [(tensor.numel(), config)]
         plan = layers_of(pairs, tensor.numel(), backend.settings())

@@ -146,8 +146,9 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
     ValueError names what a state must not have. A step that torchft discards would leave a residual
     that belongs to no update, so `error_feedback` is refused; a replica that comes back knows no
     decisions and no number of a step, so `adaptive` and `schedule` are; the manager has the process
-    group, so that of the state is. The first step raises a TypeError if the manager has another
-    process group, and what is wrong with the state's rules.
+    group, so that of the state is; it has no exponents of layers, so `aps` is. The first step
+    raises a TypeError if the manager has another process group, and what is wrong with the state's
+    rules.
     """
 
     def __init__(

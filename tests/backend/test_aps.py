@@ -63,9 +63,9 @@ def _everything(rank: int, size: int) -> list[str]:
                     wrong.append(f"{dtype} {n} {op}")
                 if not work.is_completed() or not same(x, expected):  # shifted back twice?
                     wrong.append(f"{dtype} {n} {op} after is_completed()")
-    # Without a config, the group's, which is exact here; an empty tensor; the caller's grad mode.
+    # The group's configuration, which is exact here; a leaf that requires a gradient.
     x = torch.ones(100, requires_grad=True)
-    torch_cgx.all_reduce(x, aps=True)
+    torch_cgx.all_reduce(x, config={}, aps=True)
     wrong += [] if x.detach().eq(size).all() else ["the group's configuration"]
     torch_cgx.all_reduce(x, config=FP16, aps=True)
     wrong += [] if x.detach().eq(size**2).all() else ["a leaf"]
@@ -159,6 +159,7 @@ def _refused(rank: int, size: int) -> list[str]:
     residual = torch.full((10,), 1e-7)
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (TypeError, "aps=1; allowed", {"config": FP16, "aps": 1}),
+        (ValueError, "aps=True without config or layers", {}),
         (ValueError, "aps=True with the codec 'maxmin", {"config": {"bits": 4}}),
         (
             ValueError,
