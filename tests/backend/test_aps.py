@@ -139,14 +139,20 @@ def test_aps_adds_a_few_bytes():
 
 def _mismatch(rank: int, size: int, kind: str) -> None:
     config = dict(FP16)
-    if kind == "aps":
+    if kind == "codecs":  # after equal exponents
+        x = torch.full((100,), 1e-6)
+        config = {"codec": "fp16" if rank == 0 else "bf16", "bits": 16}
+        work = torch_cgx.all_reduce(x, config=config, aps=True, async_op=True)
+        assert isinstance(work, dist.Work)
+        work.wait()
+    elif kind == "aps":
         torch_cgx.all_reduce(torch.ones(100), config=config, aps=rank == 0)
     else:
         layers = [(50, config), (50, config if rank == 0 else None)]
         torch_cgx.all_reduce(torch.ones(100), layers=layers, aps=True)
 
 
-@pytest.mark.parametrize("kind", ["aps", "layers"])
+@pytest.mark.parametrize("kind", ["aps", "layers", "codecs"])
 def test_ranks_that_differ_are_a_mismatch(kind):
     outcomes = run_pooled(_mismatch, 2, kind, check=False, timeout=30)
     for outcome in outcomes:

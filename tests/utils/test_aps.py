@@ -261,13 +261,16 @@ def test_codecs_without_a_range_are_errors_of_the_first_step():
         assert "schedule[5]: aps=True with the codec 'maxmin" in found[3]
 
 
-def _mismatch(rank, world_size):
-    model = wrap(make_model(), CGXState(config=FP16, aps=rank == 0))
+def _mismatch(rank, world_size, kind):
+    codec = "bf16" if rank == 0 and kind == "codecs" else "fp16"
+    state = CGXState(codec=codec, bits=16, aps=rank == 0 or kind == "codecs")
+    model = wrap(make_model(), state)
     loss_of(model, batch(rank, 0)).backward()
 
 
-def test_ranks_that_differ_are_a_mismatch():
-    for outcome in run_pooled(_mismatch, 2, check=False, timeout=30):
+@pytest.mark.parametrize("kind", ["aps", "codecs"])
+def test_ranks_that_differ_are_a_mismatch(kind):
+    for outcome in run_pooled(_mismatch, 2, kind, check=False, timeout=30):
         assert isinstance(outcome.exception, torch_cgx.MismatchError), outcome.report()
         assert outcome.seconds < 20
 
