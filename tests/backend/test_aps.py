@@ -195,6 +195,23 @@ def test_errors_come_before_anything_is_changed():
     assert run_pooled(_refused, 2) == [[]] * 2
 
 
+class FloatCodec:
+    """What a codec of the family `float` shows of itself."""
+
+    codec = "float"
+
+    def __init__(self, exponent: int, mantissa: int, variant: str = "ieee"):
+        self.parameters = {"exponent": exponent, "mantissa": mantissa, "variant": variant}
+
+
+@pytest.mark.parametrize(
+    ("format", "top"),
+    [((5, 2), 15), ((4, 3), 7), ((3, 0), 3), ((2, 1), 1), ((4, 3, "fn"), 8), ((5, 2, "fnuz"), 15)],
+)
+def test_the_top_of_a_format(format, top):
+    assert _aps.top_of(FloatCodec(*format)) == top
+
+
 def test_codecs_that_take_part():
     assert _aps.top_of(_C.Codec(codec="fp16", bits=16)) == 15
     assert _aps.top_of(_C.Codec(codec="bf16", bits=16)) == 127

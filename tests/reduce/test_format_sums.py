@@ -154,6 +154,24 @@ def test_micro_batches_of_ranks_lie_in_order():
     assert found.error["max_abs"] == 1.125
 
 
+@pytest.mark.parametrize("aps", [False, True])
+def test_micro_batches_are_sums_of_sums(aps):
+    """256 of them on 8 ranks: each rank's is what its micro-batches would give as ranks."""
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randn(50, generator=generator) * 1e-2 for _ in range(256)]
+    found = torch_cgx.simulate(batches, accumulate="e4m3", aps=aps, emulate_node=32)
+    sums = []
+    for rank in range(8):
+        own = batches[32 * rank : 32 * rank + 32]
+        given = own if aps else [emulate.cast(one, "e4m3") for one in own]
+        sums.append(torch_cgx.simulate(given, accumulate="e4m3", aps=aps).result)
+    expected = torch_cgx.simulate(sums, accumulate="e4m3", aps=aps)
+    assert torch.equal(found.result, expected.result)
+    assert len(found.outputs) == 8
+    exact = torch.stack(batches).double().sum(0)
+    assert found.error["max_abs"] == (found.result - exact).abs().max().item()
+
+
 def test_the_result_is_a_simulation():
     values = [torch.tensor([1.0, 3.0], dtype=torch.bfloat16), torch.tensor([2.0, 4.0]).bfloat16()]
     copies = [value.clone() for value in values]
