@@ -75,7 +75,7 @@ def simulate(
     for the settings that change its results (segment_kb, shm_segment_kb, fusion_buffer_mb,
     intra_broadcast, intra_compress, inner_communicator, cross_communicator); None: the
     environment's. residuals: for error feedback, residuals[r] of rank r as in `all_reduce`, all of
-    one dtype; read and written. aps: as in `all_reduce`.
+    one dtype; read and written. aps: as in `all_reduce`; bytes_sent does not count its exponents.
 
     accumulate: a format of `torch_cgx.emulate`, or its name: shows sums *in* that format, as on
     hardware without a wider one. No group of this project sums so: the sums of real groups are
@@ -156,7 +156,7 @@ def _check_switches(kahan: Any, order: Any, aps: Any, emulate_node: Any) -> None
     for name, value in (("kahan", kahan), ("aps", aps)):
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r}; allowed: True, False")
-    if order not in _format_sums.ORDERS:
+    if not isinstance(order, str) or order not in _format_sums.ORDERS:
         raise ValueError(f"order={order!r}; allowed: {', '.join(_format_sums.ORDERS)}")
     if isinstance(emulate_node, bool) or not isinstance(emulate_node, int):
         raise TypeError(f"emulate_node={emulate_node!r} is not an integer; allowed: 1 and more")
