@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Chooser:
     """Decides for one `CGXState`, and adds the layers whose bits `adaptive` decides to `decisions`.
 
-    error_feedback: only codecs that work with residuals are allowed.
+    error_feedback: only codecs that work with residuals are allowed. aps: only codecs of formats
+    with a range are allowed.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Chooser:
         decisions: Decisions | None,
         error_feedback: bool,
         schedule: Schedule | None,
+        aps: bool = False,
     ):
         self._policy = policy
         self._defaults = defaults
         self._decisions = decisions
         self._error_feedback = error_feedback
         self._schedule = schedule
+        self._aps = aps
         self._checked: list[dict[str, Any]] = []  # configurations that have all of its bits
         self.step = 0  # for which the schedule's bits hold
 
@@ -77,6 +80,10 @@ class Chooser:
         codec = None if _config.is_exact(full["bits"]) else _config.codec_of(full, full)
         if codec is not None and self._error_feedback:
             feedback.check_codec(codec)
+        if codec is not None and self._aps:
+            from torch_cgx import _aps  # loads the engine
+
+            _aps.top_of(codec)
         return codec
 
     def _check_entries(self, config: Mapping[str, Any], backend: ProcessGroupCGX) -> None:

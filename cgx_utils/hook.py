@@ -23,10 +23,11 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
     The bucket's flat buffer is reduced in place: the sum in fp32, divided by the number of ranks
     before it is rounded to the buffer's dtype. Layers that `state` keeps exact travel in the same
     messages. With error feedback this rank's residual of the bucket is added first, and gets the
-    new error. In a group with the option `autotune`, a bucket may be sent with more bits if that is
-    faster. Buckets of other dtypes (float64, complex) and sparse gradients are exact. Returns a
-    future of the buffer. With `optimize_ddp="python_reducer"` torch has no buckets: each gradient
-    is reduced by itself, and waited for.
+    new error. With APS, compressed layers are shifted before and after the reduction, and the hook
+    waits for their exponents. In a group with the option `autotune`, a bucket may be sent with more
+    bits if that is faster. Buckets of other dtypes (float64, complex) and sparse gradients are
+    exact. Returns a future of the buffer. With `optimize_ddp="python_reducer"` torch has no
+    buckets: each gradient is reduced by itself, and waited for.
 
     ValueError if the group's backend is not cgx, TypeError if the state is not a CGXState. Later
     failures (PeerLostError, TimeoutError, MismatchError, other CgxErrors) are raised by the
@@ -41,10 +42,13 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
         from cgx_utils.python_reducer import reduce_gradient
 
         return reduce_gradient(state, *bucket)
-    from torch_cgx import _C
+    from torch_cgx import _C, _aps
 
     group: dist.ProcessGroup = state.group_of(bucket.parameters())
-    return _C.tensor_future(reduce(state, bucket, group), bucket.buffer())
+    work = reduce(state, bucket, group)
+    if isinstance(work, _aps.ShiftedWork):
+        return work.tensor_future(bucket.buffer())
+    return _C.tensor_future(work, bucket.buffer())
 
 
 class Bucket(Protocol):
@@ -62,6 +66,7 @@ def reduce(
     """Averages the bucket's buffer over the group, in place; see `cgx_hook`. After
     `state.group_of`. overlaps: whether the backward pass goes on before the caller waits.
     """
+    from torch_cgx import _aps
     from torch_cgx._backend import backend_of
 
     buffer, parameters = bucket.buffer(), bucket.parameters()
@@ -88,15 +93,24 @@ def reduce(
                 f"parameters have {planned}"
             )
         state.measure(parameters, buffer, backend)
-        work = backend.all_reduce_layers(
-            buffer,
-            dist.ReduceOp.AVG,
-            layers,
-            tunable=True,
-            chosen_by="cgx_hook",
-            residual=state.residual(parameters, buffer, group),
-            **state.keys(parameters, backend),
-        )
+        residual = state.residual(parameters, buffer, group)
+        keys = state.keys(parameters, backend)
+
+        def start() -> dist.Work:
+            return backend.all_reduce_layers(
+                buffer,
+                dist.ReduceOp.AVG,
+                layers,
+                tunable=True,
+                chosen_by="cgx_hook",
+                residual=residual,
+                **keys,
+            )
+
+        if state.aps:
+            work = _aps.all_reduce(buffer, layers, residual, group, backend.size(), start)
+        else:
+            work = start()
         state.keep_residual(parameters, work)
     if bucket.is_last():
         state.end_step(backend, group)

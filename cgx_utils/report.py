@@ -114,17 +114,18 @@ def rows_of(
     names: Mapping[int, str],
     measured: Mapping[str, float | None],
     gradients: Mapping[int, torch.Tensor | None],
+    aps_ranks: int | None = None,
 ) -> list[tuple[str | None, Decision, float | None]]:
     """Name, decision and relative error of each parameter, in the order of the names. measured:
     errors by name; for other parameters, one encoding of the gradient is measured here. The keys of
-    the other arguments are ids of parameters.
+    the other arguments are ids of parameters. aps_ranks: with APS, the number of ranks.
     """
     rows: list[tuple[str | None, Decision, float | None]] = []
     for key, decision in decided.items():
         name, gradient = names.get(key), gradients.get(key)
         error = 0.0 if decision.codec is None else measured.get(name or "")
         if error is None and decision.codec is not None and gradient is not None:
-            error = error_of_encoding(gradient, decision.codec)
+            error = error_of_encoding(gradient, decision.codec, aps_ranks)
         rows.append((name, decision, error))
     order = {name: number for number, name in enumerate(names.values())}
     return sorted(rows, key=lambda row: order.get(row[0] or "", len(order)))
@@ -141,11 +142,27 @@ def tuner_line(group: dist.ProcessGroup | None) -> str:
     return f"the tuner sent calls: {calls}; {ratio:.1f}x fewer bytes in all calls of the group"
 
 
-def error_of_encoding(values: torch.Tensor, codec: Codec) -> float | None:
-    """Relative L2 error of one encoding of (a sample of) these values; None if it is not finite."""
+def error_of_encoding(
+    values: torch.Tensor, codec: Codec, aps_ranks: int | None = None
+) -> float | None:
+    """Relative L2 error of one encoding of (a sample of) these values; None if it is not finite.
+    aps_ranks: the values are shifted as APS on so many ranks shifts them.
+    """
     sample = sample_of(values, codec.granule, 0).contiguous()
+    if aps_ranks is not None:
+        sample = _shifted(sample, codec, aps_ranks)
     exact = sample.double()
     decoded = codec.decode(codec.encode(sample), torch.empty_like(sample)).double()
     norm = exact.norm().item()
     error = (decoded - exact).norm().item() / norm if norm else 0.0
     return error if math.isfinite(error) and math.isfinite(norm) else None
+
+
+def _shifted(sample: torch.Tensor, codec: Codec, ranks: int) -> torch.Tensor:
+    from torch_cgx._aps import Shift
+
+    shift = Shift([(sample.numel(), codec)], ranks, sample.dtype)
+    shift.decide(shift.exponents(sample, None))
+    shifted = sample.clone()
+    shift.apply(shifted, None)
+    return shifted

@@ -26,6 +26,10 @@ def check_saved(state: Any) -> Mapping[str, Any]:
         raise ValueError(f"the restored state has version {version!r}; allowed: {VERSION}")
     if "schedule" in state:
         schedule.check(state["schedule"])
+    if not isinstance(state.get("aps", False), bool):
+        raise ValueError(
+            f"load_state_dict of a CGXState: aps is {state['aps']!r}; allowed: True, False"
+        )
     if "steps" in state:
         _steps.check(state["steps"], "load_state_dict of a CGXState: steps")
     return state

@@ -28,6 +28,7 @@ class SavedState:
     decisions: Decisions | None
     schedule: Schedule | None
     feedback: ErrorFeedback | None
+    aps: bool = False
 
     def save(self, group: dist.ProcessGroup | None) -> dict[str, Any]:
         """As `CGXState.state_dict()`. group: None if it is not known."""
@@ -39,6 +40,8 @@ class SavedState:
             state["adaptive"] = self.decisions.state_dict()
         if self.schedule is not None:
             state["schedule"] = self.schedule.saved()
+        if self.aps:
+            state["aps"] = True
         if self.feedback is None:
             return with_rank(state, 0 if group is None else group.rank(), ["adaptive"])
         sections = self.feedback.saved(self.named_residuals(), group, steps["step"])
@@ -68,6 +71,11 @@ class SavedState:
             self.steps.load_state_dict(state["steps"])
         if self.schedule is not None and "schedule" in state:
             self.schedule.compare(state["schedule"])
+        if state.get("aps", False) != self.aps:
+            warn(
+                f"CGXState: the restored state has aps={not self.aps}, this one aps={self.aps}, "
+                "which is used"
+            )
         if self.feedback is None:
             if sections:
                 most = max(len(one["residuals"]) for one in sections.values())

@@ -72,6 +72,10 @@ class CGXState:
         a residual, which is 0 for exact ones. maxmin at 1 bit is a ValueError in the first step.
     error_feedback_memory: how residuals are stored: "fp32", "bf16", or "8bit" (maxmin with 8 bits
         between the steps; not for CUDA tensors).
+    aps: shifts the gradient of each compressed parameter by a power of two to the top of its
+        format's range, and the mean back: the automatic shift (APS) of CPD (docs/numerics.md). All
+        codecs are float, fp16 or bf16, else a ValueError in the first step. Not with `adaptive`. A
+        bucket costs an all-reduce MAX of 4 bytes a layer, for which the backward pass waits.
 
     After the first step, rank 0 of the group writes a line on stderr that says what is compressed
     (unless the group's option `log` is off), or warns that nothing is compressed, with the reason;
@@ -103,6 +107,7 @@ class CGXState:
         schedule: Mapping[int, int] | Callable[[int], int] | None = None,
         error_feedback: bool = False,
         error_feedback_memory: str = "fp32",
+        aps: bool = False,
         **settings: Any,
     ):
         check_min_size(min_size)
@@ -110,6 +115,13 @@ class CGXState:
         params = settings_of(config, settings, names)
         if adaptive is not None and not isinstance(adaptive, AdaptiveBits):
             raise TypeError(f"adaptive={adaptive!r}; allowed: an AdaptiveBits, None")
+        if not isinstance(aps, bool):
+            raise TypeError(f"aps={aps!r}; allowed: True, False")
+        if aps and adaptive is not None:
+            raise ValueError(
+                "aps=True and adaptive, which chooses bits of codecs with scales of their own; "
+                "allowed: one of them"
+            )
         if group is not None:
             from torch_cgx._backend import check_group  # loads the engine
 
@@ -126,8 +138,9 @@ class CGXState:
         if schedule is not None and (adaptive is not None or "bits" in params):
             other = "adaptive" if adaptive is not None else "bits"
             raise ValueError(f"schedule={self._schedule} and {other}; allowed: one of them")
+        self._aps = aps
         self._chooser = Chooser(
-            self._policy, self._defaults, self._decisions, error_feedback, self._schedule
+            self._policy, self._defaults, self._decisions, error_feedback, self._schedule, aps
         )
         self._layouts: dict[Content, list[torch.Tensor]] = {}
         self._plans = Plans(self._policy, self._chooser)
@@ -165,6 +178,11 @@ class CGXState:
         """As given."""
         return self._feedback is not None
 
+    @property
+    def aps(self) -> bool:
+        """As given."""
+        return self._aps
+
     def __repr__(self) -> str:
         """Shows the defaults that hold without a group, as long as there is none."""
         from torch_cgx import _C
@@ -183,6 +201,8 @@ class CGXState:
             rules += f", schedule={self._schedule}"
         if self._feedback is not None:
             rules += f", error_feedback={self._feedback.memory}"
+        if self._aps:
+            rules += ", aps=True"
         found = "" if self._summary is None else f"{self._summary}; "
         return f"CGXState({rules}; {found}torch_cgx {_C.__version__}, {_C.cpu_level()})"
 
@@ -252,6 +272,8 @@ class CGXState:
           state among the states of its process group. They key random numbers.
         - "schedule": its entries as text, or "a function". Loading compares it: a warning names
           other entries. A state keeps its own schedule, and goes on with the saved step.
+        - "aps": True. Loading warns where the restored state and this one differ. A state keeps its
+          own.
         - "adaptive": the decision by parameter name, plain Python objects, equal on all ranks. If a
           decision is being computed, this waits for it.
         - "error_feedback": {"residuals": {name: tensor}, "memory", "rank", "world_size",
@@ -271,7 +293,9 @@ class CGXState:
         return self._saved().save(self._own_group() if known else None)
 
     def _saved(self) -> SavedState:
-        return SavedState(self._names, self._steps, self._decisions, self._schedule, self._feedback)
+        return SavedState(
+            self._names, self._steps, self._decisions, self._schedule, self._feedback, self._aps
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a state_dict() of the same rank and model. Call it on all ranks, before
@@ -367,7 +391,15 @@ class CGXState:
         remark = ""
         if self._summary is not None and self._summary.tuned:
             remark = tuner_line(self._own_group())
-        rows = rows_of(self._plans.decided, self._names_by_id(), measured, gradients)
+        group = self._own_group()
+        ranks = 1 if group is None else group.size()
+        rows = rows_of(
+            self._plans.decided,
+            self._names_by_id(),
+            measured,
+            gradients,
+            aps_ranks=ranks if self._aps else None,
+        )
         return Report(rows, remark)
 
     def _names_by_id(self) -> dict[int, str]:

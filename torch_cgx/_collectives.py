@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch_cgx import _aps
 from torch_cgx._backend import backend_of, check_group, check_op
 from torch_cgx._config import codec_of, layers_of
 from torch_cgx._counters import Stats, Tuning, stats_of
@@ -35,6 +36,7 @@ def all_reduce(
     layers: Sequence[Any] | None = None,
     residual: torch.Tensor | None = None,
     step: int | None = None,
+    aps: bool = False,
 ) -> dist.Work | None:
     """All-reduces `tensor` in place; every rank gets the same bits.
 
@@ -53,6 +55,11 @@ def all_reduce(
     rounding, signs of "rotated" and "trellis"), in place of the number of the call on its group, so
     that a resumed program draws what it would have drawn without the stop: an integer >= 0, equal
     on all ranks, that ascends. Calls with equal steps, one after the other, draw different numbers.
+    aps: shifts each encoded layer by a power of two to the top of its format's range, and the sum
+    back: the automatic shift (APS) of CPD (arXiv 1911.08907; docs/numerics.md). For the codecs
+    float, fp16 and bf16, by config or layers; equal on all ranks. It costs an all-reduce MAX of 4
+    bytes a layer, for which the call waits, also with `async_op`. A layer with a NaN or infinity on
+    any rank becomes NaN as a whole.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses report later failures.
@@ -66,16 +73,30 @@ def all_reduce(
     check_op(op)
     _check_residual(residual)
     check_step(step)
+    _aps.check(aps)
     backend = backend_of(group, tensor.device)
     plan = None
+    if aps and config is None and layers is None:
+        raise ValueError(
+            "aps=True without config or layers; allowed: with one of them, as config={} for the "
+            "group's own"
+        )
     if config is not None or layers is not None:
         pairs = layers if layers is not None else [(tensor.numel(), config)]
         plan = layers_of(pairs, tensor.numel(), backend.settings())
     elif residual is None and step is None:
         return dist.all_reduce(tensor, op, group, async_op)
-    work = backend.all_reduce_layers(
-        tensor, op, plan, async_op, residual=residual, **_key(backend, step)
-    )
+
+    def start() -> dist.Work:
+        return backend.all_reduce_layers(
+            tensor, op, plan, async_op, residual=residual, **_key(backend, step)
+        )
+
+    if aps and plan is not None:
+        _aps.check_tensors(tensor, plan, op, residual)
+        work = _aps.all_reduce(tensor, plan, residual, group, backend.size(), start)
+    else:
+        work = start()
     return _finish(work, async_op)
 
 

@@ -146,8 +146,9 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
     ValueError names what a state must not have. A step that torchft discards would leave a residual
     that belongs to no update, so `error_feedback` is refused; a replica that comes back knows no
     decisions and no number of a step, so `adaptive` and `schedule` are; the manager has the process
-    group, so that of the state is. The first step raises a TypeError if the manager has another
-    process group, and what is wrong with the state's rules.
+    group, so that of the state is; it has no exponents of layers, so `aps` is. The first step
+    raises a TypeError if the manager has another process group, and what is wrong with the state's
+    rules.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
     ):
         config = {name: options.pop(name) for name in _config.KEYS if name in options}
         self.cgx_state = state_of(state, config)
-        for name in ("error_feedback", "adaptive", "schedule", "group"):
+        for name in ("error_feedback", "adaptive", "schedule", "aps", "group"):
             if getattr(self.cgx_state, name):
                 raise ValueError(f"a CGXState with {name}; allowed with torchft: one without it")
         # What torchft registers; a bound method would keep this instance alive.
