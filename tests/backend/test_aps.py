@@ -122,6 +122,51 @@ def test_a_layer_that_is_not_finite_keeps_its_residual():
         assert residuals[1][1] == 0.25 and residuals[0].isfinite().all()
 
 
+FLOATS: list[dict[str, Any]] = [
+    {"codec": "float", "bits": 8, "exponent": 4, "mantissa": 3},
+    {"codec": "float", "bits": 8, "exponent": 4, "mantissa": 3, "variant": "fn"},
+    {"codec": "float", "bits": 8, "exponent": 5, "mantissa": 2, "variant": "fnuz"},
+    {"codec": "float", "bits": 8, "exponent": 3, "mantissa": 0, "overflow": "inf"},
+]
+needs_float = pytest.mark.skipif(
+    "float" not in torch_cgx.codecs.names(), reason="there is no codec float"
+)
+
+
+def _floats(rank: int, size: int) -> list[str]:
+    wrong = []
+    for config in FLOATS:
+        for n in (1, 400, 3001):
+            # Equal values: the longest sum that the range has to hold.
+            inputs = [values(r, n, 1e-6) for r in range(size - 1)] + [torch.full((n,), 1e-5)]
+            x = inputs[rank].clone()
+            torch_cgx.all_reduce(x, config=config, aps=True)
+            expected = torch_cgx.simulate(inputs, config, aps=True).result
+            wrong += [] if same(x, expected) else [f"{config} {n}"]
+    return wrong
+
+
+@needs_float
+def test_ranks_get_the_simulations_bits_in_formats_of_8_bits():
+    assert run_pooled(_floats, 4) == [[]] * 4
+
+
+@needs_float
+@pytest.mark.parametrize("config", FLOATS)
+@pytest.mark.parametrize("ranks", [2, 3, 5, 10, 11])
+def test_sums_of_equal_values_stay_in_the_range(config, ranks):
+    """They may be rounded up on every rank, and their sum once more."""
+    for value in (1e-6, 1.74e-3, 0.76, 1e9):
+        for algorithm in ("oneshot", "sra"):
+            found = torch_cgx.simulate(
+                [torch.full((64,), value)] * ranks, config, algorithm=algorithm, aps=True
+            )
+            assert found.error["relative_l2"] <= (1 + 0.5 * 2.0 ** -config["mantissa"]) ** 2 - 1
+    bad = [torch.ones(64) for _ in range(ranks)]
+    bad[1][3] = float("inf")
+    assert torch_cgx.simulate(bad, config, aps=True).result.isnan().all()
+
+
 def _counted(rank: int, size: int) -> list[int]:
     sent = []
     for aps in (False, True):
