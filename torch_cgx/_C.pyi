@@ -137,26 +137,25 @@ class Options(Backend.Options):
         half: Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on
             become infinite. Allowed: one of bf16, fp16; default bf16. CGX_HALF, read at each call.
         exponent: `float`: Bits of a number's exponent. Allowed: integers from 1 to 8; default 4.
-            CGX_COMPRESSION_EXPONENT, read at each call.
+            CGX_FORMAT_EXPONENT, read at each call.
         mantissa: `float`: Bits of a number's mantissa, without the leading one. Allowed: integers
-            from 0 to 14; default 3. CGX_COMPRESSION_MANTISSA, read at each call.
+            from 0 to 14; default 3. CGX_FORMAT_MANTISSA, read at each call.
         random_bits: `float` and `block`: Random bits of a value, of stochastic rounding. Allowed:
-            integers from 1 to 24; default 24. CGX_COMPRESSION_RANDOM_BITS, read at each call.
+            integers from 1 to 24; default 24. CGX_FORMAT_RANDOM_BITS, read at each call.
         subnormals: `float`: Numbers below the least normal one; without them such results become 0.
-            Allowed: 0 or 1; default True. CGX_COMPRESSION_SUBNORMALS, read at each call.
+            Allowed: 0 or 1; default True. CGX_FORMAT_SUBNORMALS, read at each call.
         overflow: `float`: What values beyond the largest number become, infinite ones included; by
             default an infinity, without one the largest number (fn) or NaN (fnuz). Allowed: one of
-            default, saturate, inf, nan; default default. CGX_COMPRESSION_OVERFLOW, read at each
-            call.
+            default, saturate, inf, nan; default default. CGX_FORMAT_OVERFLOW, read at each call.
         variant: `float`: Which codes are infinite or NaN. Allowed: one of ieee, fn, fnuz, p3109;
-            default ieee. CGX_COMPRESSION_VARIANT, read at each call.
+            default ieee. CGX_FORMAT_VARIANT, read at each call.
         format: `block`: format of a block's values and of the scale that they share. Allowed: one
             of mxfp8_e4m3, mxfp8_e5m2, mxfp6_e3m2, mxfp6_e2m3, mxfp4, mxint8, fp8_block128; default
-            mxfp8_e4m3. CGX_COMPRESSION_FORMAT, read at each call.
+            mxfp8_e4m3. CGX_FORMAT_FORMAT, read at each call.
         scale_rounding: `block`: How an e8m0 scale follows from the greatest magnitude: the power of
             two below or above it, of its rounded value, or the least without saturation. Allowed:
-            one of floor, ceil, even, rceil; default floor. CGX_COMPRESSION_SCALE_ROUNDING, read at
-            each call.
+            one of floor, ceil, even, rceil; default floor. CGX_FORMAT_SCALE_ROUNDING, read at each
+            call.
         min_size: Tensors and layers with fewer values are exact; at least 16. Allowed: integers
             from 0 to 9223372036854775807; default 16. CGX_COMPRESSION_MINIMAL_SIZE, read when the
             group is made.

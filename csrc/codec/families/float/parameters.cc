@@ -9,11 +9,13 @@
 namespace cgx::rounded {
 namespace {
 
+// Settings that other codecs have, too, keep their variables.
 std::string variable_of(const std::string& name) {
+  const bool shared = name == "rounding" || name == "seed";
   std::string upper = name;
   std::transform(upper.begin(), upper.end(), upper.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return "CGX_COMPRESSION_" + upper;
+  return (shared ? "CGX_COMPRESSION_" : "CGX_FORMAT_") + upper;
 }
 
 Parameter seed() {
