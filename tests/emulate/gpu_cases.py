@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.codec.gpu_cases import SHIFTS, on_device
@@ -61,6 +62,9 @@ def floats() -> None:
                 {"random_bits": 8},
             ):
                 check(x, emulate.preset("e5m2", rounding=rounding, **changes))
+    for word, fraction in ((8, 4), (16, 20), (4, -2)):
+        for rounding in ROUNDINGS:
+            check(values((5000,), torch.float32, 3), emulate.Fixed(word, fraction, rounding))
     cpd = emulate.Float(5, 2, variant="cpd")
     for dtype in DTYPES:
         check(values((5000,), dtype, 2), cpd)
@@ -83,3 +87,8 @@ def blocks() -> None:
         check(values((n,), torch.bfloat16, n), emulate.mxfp4)
     check(values((40, 3, 20), torch.float32, 6), emulate.preset("mxfp4", axis=0))
     check(torch.zeros(100), emulate.nvfp4)
+    for scale in ("absmax", "power"):
+        check(values((30, 200), torch.float32, 8), emulate.Integer(8, scale, per="block", size=64))
+    for format in (emulate.Integer(8), emulate.Integer(8, "minmax"), emulate.smaq, emulate.s2fp8):
+        with pytest.raises(NotImplementedError, match="no kernel casts to"):
+            emulate.cast(torch.ones(9, device="cuda"), format)

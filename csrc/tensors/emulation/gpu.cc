@@ -54,7 +54,7 @@ void gpu_cast(const Cast& cast, const CastLayout& layout, const at::Tensor& x, D
   call.largest = cast.largest();
   call.lowest = -call.largest;
   TORCH_CHECK_NOT_IMPLEMENTED(cast.set_call(call), "no kernel casts to ", cast.describe(),
-                              ": cast x.cpu(), or to a format of Float or Block");
+                              ": cast x.cpu(), or to a format of Float, Fixed or Block");
   if (beyond != nullptr) *beyond = at::zeros({1}, x.options().dtype(at::kLong));
   if (layout.values() == 0) return;
   call.x = bytes_of(x);
