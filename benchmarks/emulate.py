@@ -9,8 +9,8 @@ CPU but scalar is measured in a process of its own.
 
 Others: the values of a tensor in a format and back in float32, which takes them two steps. Slow
 ones get 2^18 values, which stay in the caches, and their time a value is compared with the copy's.
-ml_dtypes, gfloat, torchao and qtorch come from .venv-emulate (make bench-peers); those that are
-missing are named. Every peer runs between two copies as well.
+`make bench-peers` installs ml_dtypes, gfloat, torchao and qtorch into .venv-emulate; the benchmark
+prints the names of missing ones. Every peer runs between two copies as well.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// A function of Python that threads without the GIL own. Null: there is none.
+// Keeps a Python function for threads that do not hold the GIL. Null if there is no function.
 std::shared_ptr<py::object> shared_function(const py::object& function) {
   if (function.is_none()) return nullptr;
   return {new py::object(function), [](py::object* owned) {

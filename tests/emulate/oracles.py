@@ -176,7 +176,10 @@ def _gfloat(name: str) -> Iterator[Oracle]:
     changes = {"overflow": "nan"} if name == "e4m3fn" else {}
     holds = _not_nan if saturates else Oracle.holds
     if name == "e8m0":  # it keeps zero, and has powers below 2^-127
-        holds = lambda x: (x >= np.float32(2.0**-127)) | np.isnan(x)  # noqa: E731
+
+        def holds(x: np.ndarray) -> np.ndarray:
+            return (x >= np.float32(2.0**-127)) | np.isnan(x)
+
     yield Oracle("gfloat", _rounded_by_gfloat(format, saturates), changes, holds)
 
 
@@ -201,7 +204,10 @@ def _torch(name: str) -> Iterator[Oracle]:
     # Versions of torch differ in what becomes of larger values in e4m3fn.
     holds = (lambda x: np.abs(x) <= 464) if name == "e4m3fn" else Oracle.holds
     if name == "e8m0":  # of the magnitude, 0 included
-        holds = lambda x: _powers(x) & ~(x <= 0)  # noqa: E731
+
+        def holds(x: np.ndarray) -> np.ndarray:
+            return _powers(x) & ~(x <= 0)
+
     yield Oracle("torch", lambda x: torch.from_numpy(x).to(dtype).float().numpy(), {}, holds)
 
 

@@ -60,7 +60,7 @@ BAD = [
     (lambda: Float(4, 3, variant="posit"), "variant='posit' .* ieee,fn"),
     (lambda: Float(4, 3, variant="fn", overflow="inf"), "overflow=inf with variant=fn"),
     (lambda: Float(2, 1, variant="finite", overflow="nan"), "variant=finite, which has no NaN"),
-    (lambda: Float(8, 3, variant="fn"), "numbers from .* allowed: those of float32"),
+    (lambda: Float(8, 3, variant="fn"), "numbers from .* allowed: numbers that float32 has"),
     (lambda: Float(1, 0), "leaves no finite number but 0"),
     (lambda: Float(5, 2, variant="cpd", rounding="zero"), "allowed: nearest"),
     (lambda: Float(5, 2, variant="cpd", subnormals=False), "subnormals=0 with variant=cpd"),

@@ -111,7 +111,7 @@ void check(const std::string& who, const Format& format) {
       (!scale && format.step_exponent() < kLeastStep)) {
     throw ConfigError(str_of(who, ": exponent=", format.exponent, " with mantissa=",
                              format.mantissa, " has numbers from 2^", format.step_exponent(),
-                             " to ", format.largest(), ", allowed: those of float32"));
+                             " to ", format.largest(), ", allowed: numbers that float32 has"));
   }
 }
 

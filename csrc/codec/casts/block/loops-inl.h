@@ -190,7 +190,7 @@ static inline CGX_INLINE void cast_strip(const Shape& shape, const Values<Real>&
 template <Kind kind, typename Real>
 static void cast(const Shape& shape, const Values<Real>& values) {
   if constexpr (sizeof(Real) == 4) {
-    // The sizes of MX and NVFP4, whose elements are plain, but for mxint8's.
+    // MX blocks have 32 values and NVFP4 blocks 16. Their elements are plain; only mxint8's are not.
     if (shape.rules.narrow.plain) {
       if (shape.size == 32) return cast_strip<kind, true, 32>(shape, values);
       if (shape.size == 16) return cast_strip<kind, true, 16>(shape, values);

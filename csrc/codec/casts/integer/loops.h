@@ -22,7 +22,8 @@ struct Range {
   Real least, greatest;  // a NaN or an infinity where one of the values is
 };
 
-/// Each cast has one of a formats::Kind; those that integers lack are null. `rules` round to integers.
+/// The casts are indexed by formats::Kind; kCpd and kScale, which integers do not have, are null. `rules`
+/// round to integers.
 struct Loops {
   void (*narrow[formats::kKinds])(const formats::Rules& rules, const Values<float>& values);
   void (*wide[formats::kKinds])(const formats::Rules& rules, const Values<double>& values);

@@ -13,7 +13,7 @@ namespace {
 
 using formats::Kind;
 
-// Sums of logarithms side by side, as those of zscore/loops.h.
+// The logarithms are summed in 16 lanes, as zscore/loops.h sums values.
 constexpr size_t kLogLanes = 16;
 
 class S2Fp8Cast final : public Cast {

@@ -3,7 +3,7 @@
 //   scales    of each block: a byte, the power of two 2^(byte - 127), 255 for NaN; or float32, little-endian
 //   codes     a stream of codes (codec/formats/streams.h) of the values divided by their block's scale
 //
-// The last block may be shorter. Values are those of the cast of the same format (codec/casts/block).
+// The last block may be shorter. Decoding gives what the cast to the same format gives (codec/casts/block).
 #include <algorithm>
 #include <bit>
 #include <cmath>
