@@ -24,6 +24,7 @@ OF_BLOCKS = {
     **dict.fromkeys(ELEMENTS, "model in NumPy, gfloat, torchao"),
     "mxint8": "model in NumPy",
     "nvfp4": "model in NumPy, torchao",
+    "fp8_block128": "model in NumPy",
 }
 ROUNDINGS = ("floor", "ceil", "even", "rceil")
 
@@ -38,7 +39,9 @@ def _compared(name: str) -> str:
         x = values(name, STRIDE)
         counts = [(one.name, int(one.holds(x).sum())) for one in oracles(name)]
         return ", ".join(f"{oracle}: 0 of {f'{n:,}'.replace(',', ' ')}" for oracle, n in counts)
-    return f"0: {OF_BLOCKS.get(name, 'model in NumPy')}"
+    if name not in OF_BLOCKS:
+        return "not compared yet"
+    return f"0: {OF_BLOCKS[name]}"
 
 
 def formats_table() -> str:
