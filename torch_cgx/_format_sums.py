@@ -97,8 +97,9 @@ class _Shift:
 
     def __init__(self, format: Format, tensors: Sequence[torch.Tensor], count: int):
         exponent = _shifts.exponents_of(_shifts.maxima_of(tensors).amax(), count)
+        device = exponent.device
         self._finite = bool(exponent != _shifts.NONFINITE)
-        tops = torch.tensor(_shifts.top_of(format), dtype=torch.int32)
+        tops = torch.tensor(_shifts.top_of(format), dtype=torch.int32, device=device)
         self._shifts = _shifts.shifts_of(exponent, tops, torch.float32).view(1)
 
     def applied(self, values: torch.Tensor) -> torch.Tensor:
@@ -141,7 +142,7 @@ def make(accumulate: Any, kahan: Any, order: Any, aps: Any, node: Any, count: in
         format = check_format(accumulate)
     except (TypeError, ValueError) as error:
         raise type(error)(f"accumulate: {error}") from None
-    if bool(cast(torch.zeros(1), format) != 0):
+    if bool(cast(torch.zeros(1, dtype=torch.float32, device="cpu"), format) != 0):
         raise ValueError(f"accumulate={format}, which has no zero; allowed: formats with a zero")
     if aps:
         _shifts.top_of(format)

@@ -67,7 +67,9 @@ def _number(value: float) -> float | None:
 
 def _cast_of(format: Format, values: list[float]) -> list[float]:
     # float64 holds twice the largest number of any format.
-    found: list[float] = cast(torch.tensor(values, dtype=torch.float64), format).tolist()
+    found: list[float] = cast(
+        torch.tensor(values, dtype=torch.float64, device="cpu"), format
+    ).tolist()
     return found
 
 
@@ -91,7 +93,7 @@ def _step_below(format: Format) -> float | None:
     if format.facts["name"] not in ("block", "integer") or format.stochastic:
         return None
     grid = [1 - k / 4096 for k in range(4097)]
-    pairs = cast(torch.tensor([[1.0, x] for x in grid], dtype=torch.float64), format)
+    pairs = cast(torch.tensor([[1.0, x] for x in grid], dtype=torch.float64, device="cpu"), format)
     below = [one for top, one in pairs.tolist() if one < top]
     return float(pairs[0, 0]) - max(below) if below else None
 

@@ -34,13 +34,13 @@ def errors(format: Format) -> dict[int, float]:
     info = format.info()
     low, high = math.log2(info.smallest_step) - 2, math.log2(info.largest) + 2
     shown = range(max(math.floor(low), -_SHOWN), min(math.floor(high), _SHOWN) + 1)
-    steps = (torch.arange(_VALUES, dtype=torch.float64) + 0.5) / _VALUES
+    steps = (torch.arange(_VALUES, dtype=torch.float64, device="cpu") + 0.5) / _VALUES
     return {k: _error(x, cast(x, format)) for k in shown for x in [(1 + steps) * 2.0**k]}
 
 
 def _of_normal(format: Format) -> dict[int, float]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(_ROWS, _COLUMNS, generator=generator, dtype=torch.float64)
+    generator = torch.Generator("cpu").manual_seed(0)
+    x = torch.randn(_ROWS, _COLUMNS, generator=generator, dtype=torch.float64, device="cpu")
     y = cast(x, format)
     exponents = x.abs().log2().floor()
     found = {}

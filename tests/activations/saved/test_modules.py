@@ -234,7 +234,11 @@ def test_threads_and_nested_contexts() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     (
-        ({"config": {"codec": "zip"}}, ValueError, "codec is 'zip'; allowed: bf16, fp16, maxmin"),
+        (
+            {"config": {"codec": "zip"}},
+            ValueError,
+            "codec is 'zip'; allowed: bf16, block, float, fp16, maxmin",
+        ),
         ({"config": {"bits": 9}}, ValueError, "config: MaxMin: bits"),
         ({"config": {"bit": 4}}, TypeError, "bit"),
         ({"config": 4}, TypeError, "config is of type int; allowed: a dict"),
