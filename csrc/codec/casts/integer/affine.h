@@ -30,4 +30,34 @@ CGX_HD_LOOP Affine affine_of(double least, double greatest, double steps) {
   return {scale, lowest, highest};
 }
 
+/// The bits of a value as an integer in the order of the values, -0 before 0. Magnitudes of negative ones are
+/// turned, and back by the same.
+template <typename Real>
+CGX_HD_LOOP typename formats::WordOf<Real>::Signed turned(
+    typename formats::WordOf<Real>::Signed bits) {
+  using Signed = typename formats::WordOf<Real>::Signed;
+  constexpr Signed kMagnitude = static_cast<Signed>(formats::WordOf<Real>::kSign - 1);
+  return bits ^ ((bits >> (8 * sizeof(Real) - 1)) & kMagnitude);
+}
+template <typename Real>
+CGX_HD_LOOP typename formats::WordOf<Real>::Signed place_of(Real x) {
+  return turned<Real>(static_cast<typename formats::WordOf<Real>::Signed>(as_bits(x)));
+}
+template <typename Real>
+CGX_HD_LOOP Real value_at(typename formats::WordOf<Real>::Signed place) {
+  using Word = typename formats::WordOf<Real>::Word;
+  return formats::real_of_word(static_cast<Word>(turned<Real>(place)));
+}
+
+/// An integer's multiple of the scale. lowest, highest: place_of() the affine's.
+template <typename Real>
+CGX_HD_LOOP Real multiple_of(Real integer, Real scale,
+                             typename formats::WordOf<Real>::Signed lowest,
+                             typename formats::WordOf<Real>::Signed highest) {
+  typename formats::WordOf<Real>::Signed k = place_of(integer);
+  k = k < lowest ? lowest : k;
+  k = k > highest ? highest : k;
+  return value_at<Real>(k) * scale;
+}
+
 }  // namespace cgx::integers

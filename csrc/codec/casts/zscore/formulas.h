@@ -15,10 +15,11 @@
 
 namespace cgx::zscore {
 
+/// The constants of a code. They do not depend on the values.
 template <typename Real>
 struct Zones {
   using Word = typename formats::WordOf<Real>::Word;
-  Real mean, sigma, threshold;
+  Real threshold;
   Real rate[2], step[2];      // r and 1 / r: of main codes, of outliers
   Word most[2];               // the largest k
   Word cleared;               // bits of a negative result that become 0: all or none
@@ -26,10 +27,10 @@ struct Zones {
 };
 
 template <formats::Kind kind, typename Real>
-CGX_HD_LOOP Real coded(const Zones<Real>& zones, Real x, uint32_t random) {
+CGX_HD_LOOP Real coded(const Zones<Real>& zones, Real mean, Real sigma, Real x, uint32_t random) {
   using Type = formats::WordOf<Real>;
   using Word = typename Type::Word;
-  const Real z = (x - zones.mean) / zones.sigma;
+  const Real z = (x - mean) / sigma;
   const Word sign = as_bits(z) & Type::kSign, u = as_bits(z) & ~Type::kSign;
   const Word outlier = formats::where_less(as_bits(zones.threshold), u);
   const auto pick = [&](Real main, Real other) {
@@ -37,13 +38,17 @@ CGX_HD_LOOP Real coded(const Zones<Real>& zones, Real x, uint32_t random) {
   };
   const Real base = formats::real_of_word(as_bits(zones.threshold) & outlier);
   const Real place = (formats::real_of_word(u) - base) * pick(zones.rate[0], zones.rate[1]);
-  const Word k = as_bits(formats::rounded<kind, false>(zones.whole, place, random));
+  // To an integer; of what is beyond all codes anything that is, too.
+  const Word k = formats::round_tiny<kind, false>(zones.whole, as_bits(place), random);
   const Word most = formats::select(outlier, zones.most[1], zones.most[0]);
   const Word kept = formats::select(formats::where_less(most, k), most, k);
   const Real size = formats::real_of_word(kept) * pick(zones.step[0], zones.step[1]) + base;
-  const Real y = formats::real_of_word(as_bits(size) | sign) * zones.sigma + zones.mean;
+  const Real y = formats::real_of_word(as_bits(size) | sign) * sigma + mean;
   const Word negative = Word{0} - (as_bits(y) >> (8 * sizeof(Word) - 1));
-  return formats::real_of_word(as_bits(y) & ~(negative & zones.cleared));
+  // A NaN has no place among the codes, and stays.
+  const Word nan = formats::where_less(Type::kInfinity, as_bits(x) & ~Type::kSign);
+  return formats::real_of_word(
+      formats::select(nan, Type::kNanWord, as_bits(y) & ~(negative & zones.cleared)));
 }
 
 }  // namespace cgx::zscore
