@@ -55,13 +55,9 @@ static inline CGX_INLINE void code_piece(const Coder& coder, const float* x, siz
                                          Code* codes) {
   const Rule<float> rule = coder.rule;
   const CodeRule code = coder.code;
-  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          rule.random_shift;
-    }
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i, state += kRandomStep) {
+    const uint32_t random = drawn<kind>(draws, state, rule.random_shift);
     const float y = rounded<kind, plain>(rule, x[i], random);
     codes[i] = static_cast<Code>(code_of(code, unsaturated(code, x[i], y)));
   }

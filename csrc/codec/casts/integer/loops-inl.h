@@ -18,13 +18,9 @@ static inline CGX_INLINE void cast_by(const Rule<Real>& given, const Values<Real
   const Real* const x = v.x;
   Real* const y = v.y;
   const formats::Draws draws = v.draws;
-  CGX_INDEPENDENT for (size_t i = 0; i < v.n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          rule.random_shift;
-    }
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < v.n; ++i, state += kRandomStep) {
+    const uint32_t random = formats::drawn<kind>(draws, state, rule.random_shift);
     const Real integer = formats::rounded<kind, false>(rule, x[i] / scale, random);
     y[i] = multiple_of(integer, scale, lowest, highest);
   }

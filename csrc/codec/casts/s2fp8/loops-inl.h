@@ -11,13 +11,9 @@ static inline CGX_INLINE void cast_by(const formats::Rule<float>& given, Slope s
                                       size_t n, formats::Draws draws, Real* y) {
   const formats::Rule<float> e5m2 = given;
   const auto alpha = static_cast<double>(slope.alpha), beta = static_cast<double>(slope.beta);
-  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          e5m2.random_shift;
-    }
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i, state += kRandomStep) {
+    const uint32_t random = formats::drawn<kind>(draws, state, e5m2.random_shift);
     y[i] = static_cast<Real>(squeezed<kind>(e5m2, alpha, beta, static_cast<double>(x[i]), random));
   }
 }

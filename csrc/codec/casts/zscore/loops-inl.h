@@ -11,13 +11,9 @@ static inline CGX_INLINE void cast_by(const Zones<Real>& given, Centre centre, c
                                       size_t n, formats::Draws draws, Real* y) {
   const Zones<Real> zones = given;
   const auto mean = static_cast<Real>(centre.mean), sigma = static_cast<Real>(centre.sigma);
-  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          zones.whole.random_shift;
-    }
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i, state += kRandomStep) {
+    const uint32_t random = formats::drawn<kind>(draws, state, zones.whole.random_shift);
     y[i] = coded<kind>(zones, mean, sigma, x[i], random);
   }
 }
