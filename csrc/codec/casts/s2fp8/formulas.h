@@ -2,10 +2,12 @@
 // of these numerics. A tensor's magnitudes are squeezed and shifted in the logarithm, so that e5m2 holds them:
 //
 //   l = log2 |x|, mu and m the mean and the greatest l of values other than 0
-//   alpha = 15 / (m - mu), beta = -alpha mu
+//   alpha = 15 / (m - mu), at most 2^16, beta = 15 - alpha m
 //   Y = 2^(alpha l + beta) rounded to e5m2, y = sign(x) 2^((log2 Y - beta) / alpha)
 //
-// Only logarithms are shifted: 2^beta itself is no float32 where values are small.
+// Only logarithms are shifted: 2^beta itself is no float32 where values are small. alpha and beta are float32.
+// Where magnitudes hardly differ, a larger alpha would make beta so large that its rounding alone shifts all
+// values out of e5m2's range.
 #pragma once
 
 #include "codec/formats/log2.h"
@@ -19,6 +21,15 @@ struct Squeeze {
 
 /// 15, the exponent to which the greatest magnitude is brought.
 constexpr double kGreatest = 15.0;
+
+/// mean, greatest: of the logarithms, which are not all equal.
+CGX_HD_LOOP Squeeze squeeze_of(double mean, double greatest, const formats::Rule<float>& e5m2) {
+  const double width = greatest - mean, least = kGreatest * 0x1p-16;
+  const float alpha = static_cast<float>(kGreatest / (width > least ? width : least));
+  const double slope = static_cast<double>(alpha);
+  const float beta = static_cast<float>(kGreatest - slope * greatest);
+  return {slope, static_cast<double>(beta), e5m2};
+}
 
 /// x: finite and not 0.
 template <formats::Kind kind>

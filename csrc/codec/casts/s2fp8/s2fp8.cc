@@ -34,14 +34,16 @@ class S2Fp8Cast final : public Cast {
   double smallest_step() const override { return std::nan(""); }
 
   Measured join(const Measured& a, const Measured& b) const override {
-    return {{a.of[0] + b.of[0], a.of[1] + b.of[1], std::max(a.of[2], b.of[2])}};
+    return {{a.of[0] + b.of[0], a.of[1] + b.of[1], std::max(a.of[2], b.of[2]),
+             std::min(a.of[3], b.of[3])}};
   }
 
  private:
-  // The number of finite values other than 0, the sum of their logarithms, and the greatest of these.
+  // The number of finite values other than 0, the sum of their logarithms, the greatest and the least of these.
   template <typename Real>
   static Measured logarithms(const Real* x, size_t n) {
-    double count[kLogLanes] = {}, sums[kLogLanes] = {}, greatest = -INFINITY;
+    double count[kLogLanes] = {}, sums[kLogLanes] = {};
+    double greatest = -INFINITY, least = INFINITY;
     for (size_t i = 0; i < n; ++i) {
       const auto value = static_cast<double>(x[i]);
       if (value == 0 || !std::isfinite(value)) continue;
@@ -49,6 +51,7 @@ class S2Fp8Cast final : public Cast {
       count[i % kLogLanes] += 1;
       sums[i % kLogLanes] += l;
       greatest = std::max(greatest, l);
+      least = std::min(least, l);
     }
     for (size_t step = kLogLanes / 2; step > 0; step /= 2) {
       for (size_t k = 0; k < step; ++k) {
@@ -56,7 +59,7 @@ class S2Fp8Cast final : public Cast {
         sums[k] += sums[k + step];
       }
     }
-    return {{count[0], sums[0], greatest}};
+    return {{count[0], sums[0], greatest, least}};
   }
   Measured measure(const float* x, size_t n) const override { return logarithms(x, n); }
   Measured measure(const double* x, size_t n) const override { return logarithms(x, n); }
@@ -82,17 +85,13 @@ class S2Fp8Cast final : public Cast {
 
   template <Kind kind, typename Real>
   void cast_by(const Real* x, size_t n, const Run& run, Real* y) const {
-    const double mean = run.measured.of[1] / run.measured.of[0];
-    const double width = run.measured.of[2] - mean;
-    // Magnitudes that are all equal need no squeezing, and have no slope.
-    if (run.measured.of[0] == 0 || !(width > 0)) {
+    const double mean = run.measured.of[1] / run.measured.of[0], greatest = run.measured.of[2];
+    // Magnitudes that are all equal need no squeezing, and have no slope. Their mean may be rounded.
+    if (!(run.measured.of[3] < greatest)) {
       if (x != y) std::memcpy(y, x, n * sizeof(Real));
       return;
     }
-    const auto alpha = static_cast<float>(s2fp8::kGreatest / width);
-    const auto beta = static_cast<float>(-s2fp8::kGreatest / width * mean);
-    const s2fp8::Squeeze squeeze{static_cast<double>(alpha), static_cast<double>(beta),
-                                 rules_.narrow};
+    const s2fp8::Squeeze squeeze = s2fp8::squeeze_of(mean, greatest, rules_.narrow);
     for (size_t i = 0; i < n; ++i) {
       const auto value = static_cast<double>(x[i]);
       if (value == 0 || !std::isfinite(value)) {
