@@ -137,12 +137,13 @@ class ZScoreCast final : public Cast {
     // The mean and sigma that travel with the values.
     const auto mean = static_cast<float>(run.measured.of[1]);
     const auto sigma = static_cast<float>(sigma_of(run.measured));
-    if (!std::isfinite(mean) || !std::isfinite(sigma)) {
-      std::fill(y, y + n, static_cast<Real>(from_bits(kNan)));
-      return;
-    }
+    // One value has no sigma, which is NaN then.
     if (run.total < kFewest || sigma < std::numeric_limits<float>::min()) {
       if (x != y) std::memcpy(y, x, n * sizeof(Real));
+      return;
+    }
+    if (!std::isfinite(mean) || !std::isfinite(sigma)) {
+      std::fill(y, y + n, static_cast<Real>(from_bits(kNan)));
       return;
     }
     if (saturations != nullptr) {
