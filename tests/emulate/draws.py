@@ -48,6 +48,6 @@ def to_integers(
     if rounding == "zero":
         return whole
     assert draws is not None
-    finite = np.isfinite(x)
-    fraction = np.where(finite, np.abs(np.where(finite, x - whole, 0)), 0)
-    return whole + np.copysign(goes_up(fraction, draws, bits), x).astype(x.dtype)
+    inner = np.where(np.isfinite(x), x, 0)
+    up = goes_up(np.abs(inner - np.trunc(inner)), draws, bits)
+    return whole + np.copysign(up, x).astype(x.dtype)
