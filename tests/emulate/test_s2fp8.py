@@ -1,4 +1,4 @@
-"""S2FP8 against a model in float64, and the vectors of the system that had it first."""
+"""S2FP8 against a model in float64; its vectors, and tensors that are hard for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_is_the_model(rounding):
 
 
 def test_vectors():
-    """Computed by hand from the paper's formulas."""
+    """V12 of SmaQ's vectors, which had S2FP8 as a baseline."""
     # mean 1.5, greatest 3: alpha 10, beta -15, all numbers of e5m2.
     x = torch.tensor([1.0, 2.0, 4.0, 8.0])
     assert model.squeeze(x.double().numpy()) == (10, -15)
@@ -60,7 +60,7 @@ def test_vectors():
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-30, 1e30])
 def test_no_scale_overflows(scale):
-    """beta is 150 for these values near 1e-6, and 2^150 is no float32."""
+    """V12: beta is 150 for these values near 1e-6, and 2^150 is no float32."""
     x = torch.tensor([1e-6, 2e-6, -3e-6, 1e-5], dtype=torch.float64) * (scale * 1e6)
     y = emulate.cast(x, "s2fp8")
     alpha, _ = model.squeeze(x.numpy())

@@ -1,4 +1,4 @@
-"""Vectors of SmaQ's own code: codes, bits and results of small tensors, errors of N(0, 1)."""
+"""Vectors V1 to V9 of SmaQ's own code: codes, bits and results of small tensors, errors of N(0, 1)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def codes(format: emulate.ZScore, x: list[float], mean: float, sigma: float) -> 
     return found
 
 
-# V1 to V5 of the specification, and V7: format, values, mean, sigma, codes, bits.
+# V1 to V5, and V7: format, values, mean, sigma, codes, bits.
 VECTORS = {
     "V1": (smaq(6, 8), D, 6.5, 5.4006171, [0, -12, -9, -6, -4, -1, 1, 4, 6, 62], 64),
     "V2": (smaq(5, 7), D, 6.5, 5.4006171, [0, -5, -4, -3, -1, 0, 0, 1, 3, 30], 54),
