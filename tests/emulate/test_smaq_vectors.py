@@ -1,4 +1,4 @@
-"""Vectors V1 to V9 of SmaQ's own code: codes, bits and results of small tensors, errors of N(0, 1)."""
+"""Vectors V1 to V9 of SmaQ: codes, bits and results of small tensors, errors of N(0, 1)."""
 
 from __future__ import annotations
 
