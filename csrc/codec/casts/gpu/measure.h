@@ -51,26 +51,26 @@ CGX_HD void sum_distances(MeasureMemory& memory, uint32_t n, uint32_t k) {
 }
 
 CGX_HD void sum_logarithms(MeasureMemory& memory, uint32_t n, uint32_t k) {
-  double count = 0, sum = 0, greatest = s2fp8::kLeast;
+  double count = 0, sum = 0, greatest = s2fp8::kLeast, least = s2fp8::kMost;
   for (uint32_t i = k; i < n; i += kLanes) {
     const double l = memory.values[i];
     if (l != l) continue;
     count += 1;
     sum += l;
     greatest = greatest < l ? l : greatest;
+    least = l < least ? l : least;
   }
   double* const lane = memory.lanes[k];
-  lane[0] = count, lane[1] = sum, lane[2] = greatest;
+  lane[0] = count, lane[1] = sum, lane[2] = least, lane[3] = greatest;
 }
 
 /// The lanes together, by one thread.
 CGX_HD Measured measured_of_lanes(MeasureMemory& memory, const Call& call, uint32_t n) {
   double (&lanes)[kLanes][4] = memory.lanes;
-  double least = lanes[0][2], greatest = lanes[0][3], most = lanes[0][2];
+  double least = lanes[0][2], greatest = lanes[0][3];
   for (uint32_t k = 1; k < kLanes; ++k) {
     least = lanes[k][2] < least ? lanes[k][2] : least;
     greatest = greatest < lanes[k][3] ? lanes[k][3] : greatest;
-    most = most < lanes[k][2] ? lanes[k][2] : most;
   }
   for (uint32_t step = kLanes / 2; step > 0; step /= 2) {
     for (uint32_t k = 0; k < step; ++k) {
@@ -78,7 +78,7 @@ CGX_HD Measured measured_of_lanes(MeasureMemory& memory, const Call& call, uint3
       lanes[k][1] += lanes[k + step][1];
     }
   }
-  if (call.work == Work::kSqueezed) return {{lanes[0][0], lanes[0][1], most}};
+  if (call.work == Work::kSqueezed) return {{lanes[0][0], lanes[0][1], greatest, least}};
   const zscore::Moments found =
       zscore::moments_of(lanes[0][0], lanes[0][1], memory.values[0], static_cast<double>(n));
   if (!call.spread.of_range) return {{found.count, found.mean, found.squares}};

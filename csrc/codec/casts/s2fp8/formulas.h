@@ -3,11 +3,12 @@
 // logarithm, so that e5m2 holds them:
 //
 //   l = log2 |x|, mu and m the mean and the greatest l of finite values other than 0
-//   alpha = 15 / (m - mu), beta = -alpha mu
+//   alpha = 15 / (m - mu), at most 2^16, beta = 15 - alpha m
 //   Y = 2^(alpha l + beta) rounded to e5m2, y = sign(x) 2^((log2 Y - beta) / alpha)
 //
 // Only logarithms are shifted: 2^beta itself is no float32 where values are small. They are summed by blocks
-// in lanes, as zscore/moments.h sums values.
+// in lanes, as zscore/moments.h sums values. alpha and beta are float32: where magnitudes hardly differ, a
+// larger alpha would make beta so large that its rounding alone shifts all values out of e5m2's range.
 #pragma once
 
 #include "codec/casts/measured.h"
@@ -19,8 +20,8 @@ inline constexpr uint32_t kLanes = 16;
 
 /// 15, the exponent to which the greatest magnitude is brought.
 inline constexpr double kGreatest = 15.0;
-/// Below the logarithms of all magnitudes.
-inline constexpr double kLeast = -2000.0;
+/// Below and above the logarithms of all magnitudes.
+inline constexpr double kLeast = -2000.0, kMost = 2000.0;
 
 /// Whether x has a logarithm: all bits, or none. By signs of differences: of conditions compilers make branches,
 /// as for one way the logarithm is a constant.
@@ -36,22 +37,24 @@ CGX_HD_LOOP double logarithm_of(double x) {
   return formats::log2_of(wide_from_bits(formats::select(has_logarithm(x), u, as_bits(1.0))));
 }
 
-/// Of parts of a tensor: how many values have a logarithm, the sum of these, and the greatest.
+/// Of parts of a tensor: how many values have a logarithm, the sum of these, the greatest, and the least.
 CGX_HD Measured joined(const Measured& a, const Measured& b) {
-  return {{a.of[0] + b.of[0], a.of[1] + b.of[1], a.of[2] < b.of[2] ? b.of[2] : a.of[2]}};
+  return {{a.of[0] + b.of[0], a.of[1] + b.of[1], a.of[2] < b.of[2] ? b.of[2] : a.of[2],
+           b.of[3] < a.of[3] ? b.of[3] : a.of[3]}};
 }
 
 /// alpha and beta, which travel with the values. Magnitudes that are all equal need no squeezing, and have no
-/// slope: then alpha is 0.
+/// slope, though their mean may be rounded: then alpha is 0.
 struct Slope {
   float alpha, beta;
 };
 
 CGX_HD Slope slope_of(const Measured& measured) {
-  if (measured.of[0] == 0.0) return {0.0f, 0.0f};
-  const double mean = measured.of[1] / measured.of[0], width = measured.of[2] - mean;
-  if (!(width > 0.0)) return {0.0f, 0.0f};
-  return {static_cast<float>(kGreatest / width), static_cast<float>(-kGreatest / width * mean)};
+  const double mean = measured.of[1] / measured.of[0], greatest = measured.of[2];
+  if (!(measured.of[3] < greatest)) return {0.0f, 0.0f};
+  const double width = greatest - mean, least = kGreatest * 0x1p-16;
+  const float alpha = static_cast<float>(kGreatest / (width > least ? width : least));
+  return {alpha, static_cast<float>(kGreatest - static_cast<double>(alpha) * greatest)};
 }
 
 CGX_HD casting::Way way_of(const Slope& slope) {

@@ -32,7 +32,7 @@ static void wide(const formats::Rule<float>& e5m2, Slope slope, const double* x,
 
 // The lanes of kLanes values, or fewer.
 struct Lanes {
-  double count[kLanes], sum[kLanes], greatest[kLanes];
+  double count[kLanes], sum[kLanes], greatest[kLanes], least[kLanes];
 
   template <typename Real>
   CGX_INLINE void add(const Real* x, size_t n) {
@@ -40,10 +40,12 @@ struct Lanes {
       const auto value = static_cast<double>(x[k]);
       const uint64_t has = has_logarithm(value);
       const double l = logarithm_of(value);
-      const double place = wide_from_bits(formats::select(has, as_bits(l), as_bits(kLeast)));
+      const double low = wide_from_bits(formats::select(has, as_bits(l), as_bits(kLeast)));
+      const double high = wide_from_bits(formats::select(has, as_bits(l), as_bits(kMost)));
       count[k] += wide_from_bits(as_bits(1.0) & has);
       sum[k] += l;
-      greatest[k] = greatest[k] < place ? place : greatest[k];
+      greatest[k] = greatest[k] < low ? low : greatest[k];
+      least[k] = high < least[k] ? high : least[k];
     }
   }
 };
@@ -54,6 +56,7 @@ static Measured logarithms(const Real* x, size_t n) {
   for (size_t k = 0; k < kLanes; ++k) {
     lanes.count[k] = lanes.sum[k] = 0;
     lanes.greatest[k] = kLeast;
+    lanes.least[k] = kMost;
   }
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) lanes.add(x + i, size_t{kLanes});
@@ -62,11 +65,12 @@ static Measured logarithms(const Real* x, size_t n) {
     for (size_t k = 0; k < step; ++k) {
       lanes.count[k] += lanes.count[k + step];
       lanes.sum[k] += lanes.sum[k + step];
-      const double other = lanes.greatest[k + step];
-      lanes.greatest[k] = lanes.greatest[k] < other ? other : lanes.greatest[k];
+      const double high = lanes.greatest[k + step], low = lanes.least[k + step];
+      lanes.greatest[k] = lanes.greatest[k] < high ? high : lanes.greatest[k];
+      lanes.least[k] = low < lanes.least[k] ? low : lanes.least[k];
     }
   }
-  return {{lanes.count[0], lanes.sum[0], lanes.greatest[0]}};
+  return {{lanes.count[0], lanes.sum[0], lanes.greatest[0], lanes.least[0]}};
 }
 
 constexpr Loops kLoops{{narrow<Kind::kNearest>, narrow<Kind::kZero>, narrow<Kind::kStochastic>},

@@ -15,7 +15,7 @@ struct Loops {
                                   size_t n, formats::Draws draws, float* y);
   void (*wide[formats::kKinds])(const formats::Rule<float>& e5m2, Slope slope, const double* x,
                                 size_t n, formats::Draws draws, double* y);
-  /// Of a block of values: how many have a logarithm, the sum of these, and the greatest.
+  /// Of a block of values: how many have a logarithm, the sum of these, the greatest, and the least.
   Measured (*logarithms)(const float* x, size_t n);
   Measured (*wide_logarithms)(const double* x, size_t n);
 };

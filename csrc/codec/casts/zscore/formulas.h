@@ -7,7 +7,7 @@
 //   y = mean + sign(z) (k / r, + T of an outlier) sigma
 //
 // k is at most 2^(bits - 2) - 1, also of |z| > T_o, so that it fits its word, unless the caller lets it grow,
-// as SmaQ's own code does.
+// as SmaQ's own code does. A NaN or an infinity, which the mean of a sample need not show, becomes NaN.
 // Source: SmaQ, IEEE CAL 20(2), 2021.
 #pragma once
 
@@ -45,10 +45,9 @@ CGX_HD_LOOP Real coded(const Zones<Real>& zones, Real mean, Real sigma, Real x, 
   const Real size = formats::real_of_word(kept) * pick(zones.step[0], zones.step[1]) + base;
   const Real y = formats::real_of_word(as_bits(size) | sign) * sigma + mean;
   const Word negative = Word{0} - (as_bits(y) >> (8 * sizeof(Word) - 1));
-  // A NaN has no place among the codes, and stays.
-  const Word nan = formats::where_less(Type::kInfinity, as_bits(x) & ~Type::kSign);
-  return formats::real_of_word(
-      formats::select(nan, Type::kNanWord, as_bits(y) & ~(negative & zones.cleared)));
+  const Word finite = formats::where_less(as_bits(x) & ~Type::kSign, Type::kInfinity);
+  const Word kept_y = as_bits(y) & ~(negative & zones.cleared);
+  return formats::real_of_word(formats::select(finite, kept_y, Type::kNanWord));
 }
 
 }  // namespace cgx::zscore
