@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from benchmarks._command import quartiles
-from benchmarks.codec import CODES
+from benchmarks._codec_cases import CODES
 from benchmarks.compressors import corpora, entropy_stage, methods
 from tests import _machinery
 
