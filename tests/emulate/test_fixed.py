@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulate.draws import words
-from tests.emulate.integer_model import fixed
+from tests.emulate.models.draws import words
+from tests.emulate.models.integers import fixed
 from tests.emulate.oracles import same, spread
 from torch_cgx import emulate
 

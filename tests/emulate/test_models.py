@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulate import block_model
-from tests.emulate.models import MODELS, differ
+from tests.emulate.models import MODELS, blocks, differ
 from tests.emulate.oracles import FORMATS
 from torch_cgx import emulate
 
@@ -17,5 +16,5 @@ def test_no_value_differs(name):
 
 
 def test_every_preset_is_compared_with_something():
-    blocks = [*block_model.MX, "nvfp4", "fp8_block128"]
-    assert [*FORMATS, *blocks, *MODELS] == list(emulate.presets())
+    of_blocks = [*blocks.MX, "nvfp4", "fp8_block128"]
+    assert [*FORMATS, *of_blocks, *MODELS] == list(emulate.presets())

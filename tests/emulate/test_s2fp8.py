@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulate import s2fp8_model as model
-from tests.emulate.draws import words
+from tests.emulate.models import s2fp8 as model
+from tests.emulate.models.draws import words
 from torch_cgx import emulate
 
 SIZES = (*range(41), 63, 64, 65, 127, 128, 129, 255, 256, 257, 399, 400, 4095, 4096, 4097, 70_001)

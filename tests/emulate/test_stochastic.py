@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulate.draws import words
+from tests.emulate.models.draws import words
 from tests.emulate.oracles import borders, format_of_gfloat, same
 from torch_cgx import emulate
 

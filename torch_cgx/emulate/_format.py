@@ -68,7 +68,7 @@ class Format:
     def info(self, x: torch.Tensor | None = None) -> Info:
         """What the format costs and holds: see `Info`. x: the tensor whose bits are counted, with
         the scales of its blocks; None: a tensor of whole blocks, without what a whole tensor
-        shares.
+        shares. TypeError: x is no tensor that `cast` takes.
         """
         from torch_cgx.emulate._info import info_of
 

@@ -58,6 +58,9 @@ def info_of(format: Format, x: torch.Tensor | None) -> Info:
     if x is None:
         shared = facts["block_bits"] / (facts["block"] * facts["block_rows"])
         return Info(facts["bits"] + shared, None, None, largest, step)
+    from torch_cgx.emulate._operators import _check_floating
+
+    _check_floating("x", x)
     blocks, groups = _blocks_and_groups(format, x)
     side = blocks * facts["block_bits"] + groups * facts["group_bits"]
     total = x.numel() * facts["bits"] + side

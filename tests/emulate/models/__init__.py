@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tests.emulate import integer_model, s2fp8_model, zscore_model
-from tests.emulate.draws import words
+from tests.emulate.models import integers, s2fp8, zscore
+from tests.emulate.models.draws import words
 from tests.emulate.oracles import same
 from torch_cgx import emulate
 
@@ -31,19 +31,19 @@ def matrix() -> Floats:
 def _integers(bits: int, size: int) -> Callable[[Floats], tuple[Floats, Sure]]:
     def cast(x: Floats) -> tuple[Floats, Sure]:
         rows = x.reshape(-1, size)
-        found = integer_model.groups(rows, integer_model.Integers(bits), size)
+        found = integers.groups(rows, integers.Integers(bits), size)
         return found.reshape(x.shape), np.ones(x.shape, bool)
 
     return cast
 
 
 def _smaq(x: Floats) -> tuple[Floats, Sure]:
-    of = zscore_model.SmaQ(rounding="stochastic")
-    return zscore_model.cast(x.ravel(), of).reshape(x.shape), np.ones(x.shape, bool)
+    of = zscore.SmaQ(rounding="stochastic")
+    return zscore.cast(x.ravel(), of).reshape(x.shape), np.ones(x.shape, bool)
 
 
 def _s2fp8(x: Floats) -> tuple[Floats, Sure]:
-    found, sure = s2fp8_model.cast(x.ravel(), "nearest", words(x.size, 0, 0))
+    found, sure = s2fp8.cast(x.ravel(), "nearest", words(x.size, 0, 0))
     return found.astype(np.float32).reshape(x.shape), sure.reshape(x.shape)
 
 

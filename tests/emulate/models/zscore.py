@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.emulate.draws import Words, key_of, to_integers, words, words_of
+from tests.emulate.models.draws import Words, key_of, to_integers, words, words_of
 
 MASK = 0xFFFFFFFF
 

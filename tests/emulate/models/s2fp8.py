@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.emulate.draws import Words, goes_up
+from tests.emulate.models.draws import Words, goes_up
 from tests.emulate.oracles import numbers
 
 Doubles = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.emulate.draws import Words, to_integers
+from tests.emulate.models.draws import Words, to_integers
 
 Floats = npt.NDArray[Any]
 LARGEST = float(np.finfo(np.float32).max)
