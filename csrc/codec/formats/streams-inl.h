@@ -62,8 +62,7 @@ static inline CGX_INLINE void code_piece(const Coder& coder, const float* x, siz
           random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
           rule.random_shift;
     }
-    const float y = rounded<kind, plain>(rule, x[i], random);
-    codes[i] = static_cast<Code>(code_of(code, unsaturated(code, x[i], y)));
+    codes[i] = static_cast<Code>(rounded_code<kind, plain>(rule, code, x[i], random));
   }
 }
 

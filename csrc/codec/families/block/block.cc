@@ -19,6 +19,8 @@
 #include "codec/families/list.h"
 #include "codec/formats/bounds.h"
 #include "codec/formats/presets.h"
+#include "codec/formats/scales.h"
+#include "codec/formats/streams.h"
 #include "codec/ops/convert.h"
 #include "codec/ops/finite.h"
 
@@ -50,7 +52,7 @@ class BlockCodec final : public Codec {
   BlockCodec(const CodecConfig& config, const Blocks& blocks)
       : Codec(config),
         blocks_(blocks),
-        shape_(blocks),
+        shape_(blocks::wire_shape_of(blocks.element, blocks.scale, blocks.rounding, blocks.size)),
         seed_(static_cast<uint64_t>(config.get("seed"))) {}
 
   int bits() const override { return shape_.coder.bits; }
@@ -120,8 +122,7 @@ class BlockCodec final : public Codec {
       if (shape_.wide) {
         std::memcpy(&scale, payload + b * sizeof scale, sizeof scale);
       } else {
-        const auto byte = static_cast<int32_t>(payload[b]);
-        scale = byte == 255 ? from_bits(kNan) : formats::power_of_two(byte - 127);
+        scale = blocks::scale_of_byte(static_cast<uint32_t>(payload[b]));
       }
       const double most = static_cast<double>(scale) * blocks_.element.format.largest();
       if (!(most <= kMost)) return true;

@@ -30,7 +30,7 @@ constexpr size_t kChunk =
 class FloatCodec final : public Codec {
  public:
   FloatCodec(const CodecConfig& config, const Casting& casting, uint64_t seed)
-      : Codec(config), casting_(casting), coder_(casting), seed_(seed) {}
+      : Codec(config), casting_(casting), coder_(formats::coder_of(casting)), seed_(seed) {}
 
   int bits() const override { return coder_.bits; }
   uint64_t seed() const override { return casting_.rounding == Rounding::kStochastic ? seed_ : 0; }

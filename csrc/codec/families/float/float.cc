@@ -4,9 +4,12 @@
 //
 // At 16 bits tensors of 16 bits travel in their own type, exact: rounding would lose bits and save none.
 // A NaN or an infinity stays one of both: see docs/numerics.md.
+#include "codec/families/float/float.h"
+
 #include "codec/families/float/codec.h"
 #include "codec/families/float/parameters.h"
 #include "codec/families/list.h"
+#include "codec/formats/parameters.h"
 
 namespace cgx {
 namespace {
