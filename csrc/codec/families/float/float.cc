@@ -23,6 +23,11 @@ void bound(const CodecConfig& config, DType dtype, const float* x, size_t n, dou
   rounded::bound(formats::casting_of(config), dtype, x, n, limits);
 }
 
+void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
+              DType dtype, uint64_t payload) {
+  rounded::gpu_runs(formats::casting_of(config), table, run, dtype, payload);
+}
+
 }  // namespace
 
 const Family& float_family() {
@@ -43,7 +48,7 @@ const Family& float_family() {
           .id = kFloatFamily,
           .make = make,
           .bound = bound,
-          .gpu_runs = nullptr,
+          .gpu_runs = gpu_runs,
           .keeps_zeros = true,
       },
   };
