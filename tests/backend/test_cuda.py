@@ -27,6 +27,8 @@ CONFIGS = [
     {"bits": 32},
     {"bits": 16},
     {"bits": 3, "bucket_size": 7},
+    {"bits": 8, "codec": "float", "exponent": 3, "mantissa": 2},
+    {"bits": 4, "codec": "block", "format": "mxfp4"},
 ]
 SIZES = [*range(0, 401, 7), 511, 512, 513, 4097, 70_001]
 
@@ -295,6 +297,32 @@ def raise_on_nan(rank, world_size):
 def test_nonfinite_raises_on_every_rank_and_the_group_goes_on(way):
     env = {**WAYS[way][0], "CGX_NONFINITE": "raise"}
     assert fake_cuda.run(raise_on_nan, 2, env=env) == [[2.0]] * 2
+
+
+def raise_on_overflow(rank, world_size, dtype, config, largest):
+    """A finite value that the format rounds to an Inf."""
+    raised = []
+    for value in (largest, largest * 1.125):
+        tensor = torch.full((5000,), value if rank == 1 else 1.0, dtype=dtype).to("cuda")
+        try:
+            torch_cgx.all_reduce(tensor, config=config)
+            raised.append(False)
+        except torch_cgx.NonFiniteError:
+            raised.append(True)
+    return raised
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_nonfinite_raises_where_a_format_has_no_such_number(dtype):
+    env = {**WAYS["SHM"][0], "CGX_NONFINITE": "raise"}
+    for config, largest, raises in (
+        ({"bits": 8, "codec": "float", "exponent": 4, "mantissa": 3}, 240.0, True),
+        ({"bits": 8, "codec": "float", "exponent": 5, "mantissa": 2}, 240.0, False),
+        ({"bits": 8, "codec": "float", "overflow": "saturate"}, 240.0, False),
+        ({"bits": 8, "codec": "block"}, 240.0, False),
+    ):
+        found = fake_cuda.run(raise_on_overflow, 2, dtype, config, largest, env=env)
+        assert found == [[False, raises]] * 2, config
 
 
 def capture(rank, world_size):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from torch_cgx import codecs
-from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
+from torch_cgx.codecs import Block, Float, Half, MaxMin, Rotated, Trellis
 
 ops = torch.ops.torch_cgx
 
@@ -154,6 +154,44 @@ def half_cases() -> Iterator[tuple[Half, torch.Tensor, int]]:
     for name, dtype in itertools.product(("bf16", "fp16"), DTYPES):
         for n, shift in itertools.product((0, 1, 7, 400, TILE + 1, 20_001), (0, 3)):
             yield Half(name), values(n, dtype), shift
+
+
+FORMATS = (
+    Float(4, 3),
+    Float(4, 3, variant="fn"),
+    Float(5, 2, "stochastic", seed=9),
+    Float(3, 2),
+    Float(2, 1, overflow="saturate"),
+    Float(1, 1, variant="fn"),
+    Float(2, 2, "zero"),
+    Float(3, 3, "stochastic", 8, seed=9),
+    Float(6, 9),
+    Float(5, 2, variant="fnuz"),
+    Float(3, 4, variant="p3109"),
+    Float(5, 10),
+    *(
+        Block(name, rounding=rounding, seed=9)
+        for name, rounding in itertools.product(
+            (
+                *("mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "mxint8"),
+                "fp8_block128",
+            ),
+            ROUNDINGS,
+        )
+    ),
+    Block("mxfp4", "rceil"),
+)
+
+
+def check_formats(dtype: torch.dtype, every: int = 1, device: str = "cuda") -> None:
+    """Formats of each width, variant and rounding, of values and of blocks."""
+    shifts = itertools.cycle(SHIFTS)
+    sizes_of = (0, 1, 31, 33, 127, 129, 400, TILE - 1, TILE, TILE + 1, 20_001)
+    for k, codec in enumerate(FORMATS):
+        for n in sizes_of[k % every :: every]:
+            check(codec, values(n, dtype), next(shifts), device)
+        if (k + DTYPES.index(dtype)) % every == 0:
+            check(codec, special(30_011, dtype), next(shifts), device)
 
 
 def check_rotated(dtype: torch.dtype, every: int = 1, device: str = "cuda") -> None:

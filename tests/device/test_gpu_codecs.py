@@ -64,6 +64,15 @@ def test_rotated_blocks(dtype):
     run(_rotated, dtype)
 
 
+def _formats(rank, world_size, dtype):
+    cases.check_formats(dtype, every=3)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_formats_of_values_and_blocks(dtype):
+    run(_formats, dtype)
+
+
 def _half(rank, world_size):
     for codec, x, shift in cases.half_cases():
         cases.check(codec, x, shift)

@@ -38,6 +38,8 @@ def codecs() -> None:
                     codec.roundtrip(x.to("cuda"))  # in memory of exactly its size
             for codec in (Half("bf16"), Rotated(4), Rotated(7, 256), Trellis(3), Trellis(2, 4096)):
                 cases.check(codec, x, shift)
+            for codec in cases.FORMATS:
+                cases.check(codec, x, shift)
     torch.cuda.synchronize()
 
 
@@ -73,6 +75,8 @@ def reductions(rank: int, port: int) -> None:
             {"bits": 4, "bucket_size": 5000},
             {"codec": "rotated", "bits": 4},
             {"codec": "trellis", "bits": 2},
+            {"codec": "float", "bits": 8, "exponent": 4, "mantissa": 3},
+            {"codec": "block", "bits": 4, "format": "mxfp4"},
         ):
             for n in (400, 10_007):
                 x = data(rank, n, dtype).to("cuda")

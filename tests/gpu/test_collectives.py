@@ -39,6 +39,17 @@ CONFIGS = [
     {"bits": 2, "bucket_size": 5000, "skip_incomplete_buckets": True},
     {"codec": "rotated", "bits": 4},
     {"codec": "trellis", "bits": 3},
+    {"codec": "float", "bits": 8, "exponent": 4, "mantissa": 3},
+    {
+        "codec": "float",
+        "bits": 8,
+        "exponent": 3,
+        "mantissa": 2,
+        "rounding": "stochastic",
+        "seed": 7,
+    },
+    {"codec": "block", "bits": 4, "format": "mxfp4"},
+    {"codec": "block", "bits": 8, "format": "fp8_block128"},
 ]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.codec import gpu_cases as cases
 from tests.gpu import ranks
-from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
+from torch_cgx.codecs import Block, Float, Half, MaxMin, Rotated, Trellis
 
 LARGE = 2**20 + 3
 HUGE = LARGE if ranks.FAKE else 2**26 + 3
@@ -53,6 +53,15 @@ def test_rotated_blocks(dtype):
     ranks.run_alone(_rotated, dtype, timeout=300)
 
 
+def _formats(rank, world_size, dtype):
+    cases.check_formats(dtype, every=3 if ranks.FAKE else 1)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_formats_of_values_and_blocks(dtype):
+    ranks.run_alone(_formats, dtype, timeout=300)
+
+
 def _half(rank, world_size):
     for codec, x, shift in cases.half_cases():
         cases.check(codec, x, shift)
@@ -74,6 +83,12 @@ def test_more_tiles_than_blocks(shift):
     codecs = [MaxMin(bits, bucket) for bits in (1, 3, 4, 8) for bucket in (64, 512, 2049)]
     codecs += [MaxMin(4, 512, "stochastic", 9), MaxMin(8, 100_000), MaxMin(2, 1000, "nearest", 0)]
     codecs += [MaxMin(4, 1024), Rotated(4), Trellis(4), Half("bf16"), Half("fp16")]
+    codecs += [
+        Float(4, 3),
+        Float(3, 2, "stochastic", seed=9),
+        Block("mxfp4"),
+        Block("fp8_block128"),
+    ]
     ranks.run_alone(_large, LARGE, codecs, shift, timeout=300)
 
 

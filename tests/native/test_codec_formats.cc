@@ -5,6 +5,7 @@
 #include "check.h"
 #include "codec/cast.h"
 #include "codec/codec.h"
+#include "codec/formats/parameters.h"
 #include "codec/formats/presets.h"
 #include "codec/formats/rules.h"
 #include "data.h"

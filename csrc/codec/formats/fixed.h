@@ -1,7 +1,6 @@
-// Numbers in fixed point: k 2^-fraction, where k is an integer of `word` bits with its sign.
+// Numbers in fixed point: k 2^-fraction, where k is an integer of `word` bits with its sign; for the host
+// and for kernels.
 #pragma once
-
-#include <cmath>
 
 #include "codec/formats/format.h"
 
@@ -13,9 +12,11 @@ struct Fixed {
   Rounding rounding = Rounding::kNearest;
   int random_bits = 24;
 
-  double quantum() const { return std::ldexp(1.0, -fraction); }
-  double largest() const { return std::ldexp(1.0, word - 1 - fraction) - quantum(); }
-  double lowest() const { return symmetric ? -largest() : -std::ldexp(1.0, word - 1 - fraction); }
+  CGX_HD double quantum() const { return power_of<double>(-fraction); }
+  CGX_HD double largest() const { return power_of<double>(word - 1 - fraction) - quantum(); }
+  CGX_HD double lowest() const {
+    return symmetric ? -largest() : -power_of<double>(word - 1 - fraction);
+  }
 };
 
 }  // namespace cgx::formats

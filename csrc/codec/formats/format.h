@@ -1,4 +1,5 @@
-// Formats of numbers: sign, exponent and mantissa of a few bits, and which codes are no numbers.
+// Formats of numbers: sign, exponent and mantissa of a few bits, and which codes are no numbers; for the
+// host and for kernels.
 //
 // A code is exponent and mantissa as one integer, below the sign. Code c with e = c >> mantissa and
 // k = c & (2^mantissa - 1) stands for
@@ -9,10 +10,7 @@
 // The codes of a format are 0, 1 ... top, in the order of their values; those above are infinite or NaN.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
-#include "codec/declaration.h"
+#include "codec/formats/words.h"
 
 namespace cgx::formats {
 
@@ -36,29 +34,38 @@ struct Format {
   int exponent = 8, mantissa = 23;  // bits
   Variant variant = Variant::kIeee;
 
-  int bias() const;
+  CGX_HD int bias() const {
+    const bool one_more = variant == Variant::kFnuz || variant == Variant::kP3109;
+    return (1 << (exponent - 1)) - (one_more ? 0 : 1);
+  }
   /// Bits of a number with its sign.
-  int bits() const { return (is_signed() ? 1 : 0) + exponent + mantissa; }
-  bool is_signed() const { return variant != Variant::kScale; }
-  bool has_infinity() const;
-  bool has_nan() const;
-  bool has_negative_zero() const;
-  bool has_zero() const { return variant != Variant::kScale; }
+  CGX_HD int bits() const { return (is_signed() ? 1 : 0) + exponent + mantissa; }
+  CGX_HD bool is_signed() const { return variant != Variant::kScale; }
+  CGX_HD bool has_infinity() const {
+    return variant == Variant::kIeee || variant == Variant::kP3109 || variant == Variant::kCpd;
+  }
+  CGX_HD bool has_nan() const {
+    if (variant == Variant::kIeee || variant == Variant::kCpd) return mantissa > 0;
+    return variant != Variant::kFinite;
+  }
+  CGX_HD bool has_negative_zero() const {
+    return variant != Variant::kFnuz && variant != Variant::kP3109 && variant != Variant::kScale;
+  }
+  CGX_HD bool has_zero() const { return variant != Variant::kScale; }
 
   /// The code of the largest number.
-  int64_t top() const;
+  CGX_HD int64_t top() const;
   /// The value of a code from 0 to top().
-  double value_of(int64_t code) const;
-  double largest() const { return value_of(top()); }
+  CGX_HD double value_of(int64_t code) const;
+  CGX_HD double largest() const { return value_of(top()); }
   /// The exponents of the least normal number and of the step of subnormal ones: powers of two.
-  int least_exponent() const { return 1 - bias(); }
-  int step_exponent() const { return least_exponent() - mantissa; }
+  CGX_HD int least_exponent() const { return 1 - bias(); }
+  CGX_HD int step_exponent() const { return least_exponent() - mantissa; }
 
+#if !defined(CGX_DEVICE_COMPILER)
   bool operator==(const Format&) const = default;
+#endif
 };
-
-/// ConfigError, with `who` in front: the format has no number but zero, or numbers that float32 lacks.
-void check(const std::string& who, const Format& format);
 
 /// How values become numbers of a format.
 struct Casting {
@@ -68,13 +75,31 @@ struct Casting {
   bool subnormals = true;
   Overflow overflow = Overflow::kInfinity;
 
+#if !defined(CGX_DEVICE_COMPILER)
   bool operator==(const Casting&) const = default;
+#endif
 };
 
-/// The parameters of a declaration that describe a Casting, with their defaults.
-std::vector<Parameter> casting_parameters(int exponent, int mantissa, const char* variant,
-                                          bool per_call);
-/// What a configuration with these parameters says. ConfigError: parameters that do not go together.
-Casting casting_of(const Config& config);
+CGX_HD int64_t Format::top() const {
+  const int64_t codes = int64_t{1} << (exponent + mantissa);
+  switch (variant) {
+    case Variant::kIeee:
+    case Variant::kCpd:
+      return codes - (int64_t{1} << mantissa) - 1;
+    case Variant::kFn:
+    case Variant::kP3109:
+    case Variant::kScale:
+      return codes - 2;
+    default:
+      return codes - 1;
+  }
+}
+
+CGX_HD double Format::value_of(int64_t code) const {
+  if (variant == Variant::kScale) return power_of<double>(static_cast<int>(code) - bias());
+  const int64_t e = code >> mantissa, one = int64_t{1} << mantissa, k = code & (one - 1);
+  const auto significand = static_cast<double>(e == 0 ? k : one + k);
+  return significand * power_of<double>(static_cast<int>(e == 0 ? 1 : e) - bias() - mantissa);
+}
 
 }  // namespace cgx::formats

@@ -9,44 +9,13 @@
 // floor(f 2^n) + R >= 2^n. Functions have no branches, so compilers make vectors of their loops.
 #pragma once
 
-#include "base/host_device.h"
-#include "base/nan.h"
+#include "codec/formats/words.h"
 
 namespace cgx::formats {
 
 /// How a loop rounds; chosen once a call.
 enum class Kind : uint8_t { kNearest, kZero, kStochastic, kCpd, kScale };
 inline constexpr int kKinds = 5;
-
-template <typename Real>
-struct WordOf;
-template <>
-struct WordOf<float> {
-  using Word = uint32_t;
-  using Signed = int32_t;
-  static constexpr Word kSign = 0x80000000u, kInfinity = 0x7f800000u, kNanWord = kNan;
-  static constexpr int kMantissa = 23, kBias = 127;
-};
-template <>
-struct WordOf<double> {
-  using Word = uint64_t;
-  using Signed = int64_t;
-  static constexpr Word kSign = 0x8000000000000000u, kInfinity = 0x7ff0000000000000u,
-                        kNanWord = kWideNan;
-  static constexpr int kMantissa = 52, kBias = 1023;
-};
-
-template <typename Word>
-struct SignedOf {
-  using Type = int32_t;
-};
-template <>
-struct SignedOf<uint64_t> {
-  using Type = int64_t;
-};
-
-CGX_HD_LOOP float real_of_word(uint32_t word) { return from_bits(word); }
-CGX_HD_LOOP double real_of_word(uint64_t word) { return wide_from_bits(word); }
 
 /// The constants of a rounding; rule_of() (rules.h) makes them.
 template <typename Real>

@@ -11,7 +11,7 @@
 // All four are the exponent of amax plus a constant below it: what that adds carries where s is one more.
 #pragma once
 
-#include "base/host_device.h"
+#include "codec/formats/format.h"
 #include "codec/formats/rule.h"
 
 namespace cgx::formats {
@@ -21,12 +21,36 @@ enum class ScaleRounding : uint8_t { kFloor, kCeil, kEven, kRceil };
 
 constexpr int32_t kLeastScale = -127, kMostScale = 127;
 
-/// The constants of a block's scale; scale_rule_of() (scales.h) makes them.
+/// The constants of a block's scale; scale_rule_of() makes them.
 struct ScaleRule {
   uint64_t add;      // to the bits of amax as a double
   int32_t exponent;  // of the elements' largest number
   float largest;     // that number
 };
+
+/// Of elements with such a largest number, and bits of a mantissa.
+CGX_HD ScaleRule scale_rule_of(double largest, int mantissa, ScaleRounding rounding) {
+  constexpr uint64_t kFraction = (uint64_t{1} << 52) - 1;
+  const uint64_t bits = as_bits(largest);
+  uint64_t add = 0;
+  switch (rounding) {
+    case ScaleRounding::kFloor:
+      break;
+    case ScaleRounding::kCeil:
+      add = kFraction;
+      break;
+    case ScaleRounding::kEven:
+      add = uint64_t{1} << (51 - mantissa);
+      break;
+    case ScaleRounding::kRceil:
+      add = kFraction - (bits & kFraction);
+      break;
+  }
+  return {add, static_cast<int32_t>(bits >> 52) - 1023, static_cast<float>(largest)};
+}
+CGX_HD ScaleRule scale_rule_of(const Format& element, ScaleRounding rounding) {
+  return scale_rule_of(element.largest(), element.mantissa, rounding);
+}
 
 /// s of 2^s. amax: finite, not negative.
 CGX_HD_LOOP int32_t power_of_scale(const ScaleRule& rule, double amax) {

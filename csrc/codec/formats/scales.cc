@@ -1,33 +1,8 @@
 #include "codec/formats/scales.h"
 
-#include <cmath>
-
 #include "base/error.h"
 
 namespace cgx::formats {
-
-ScaleRule scale_rule_of(double largest, int mantissa, ScaleRounding rounding) {
-  constexpr uint64_t kFraction = (uint64_t{1} << 52) - 1;
-  uint64_t add = 0;
-  switch (rounding) {
-    case ScaleRounding::kFloor:
-      break;
-    case ScaleRounding::kCeil:
-      add = kFraction;
-      break;
-    case ScaleRounding::kEven:
-      add = uint64_t{1} << (51 - mantissa);
-      break;
-    case ScaleRounding::kRceil:
-      add = kFraction - (as_bits(largest) & kFraction);
-      break;
-  }
-  return {add, std::ilogb(largest), static_cast<float>(largest)};
-}
-
-ScaleRule scale_rule_of(const Format& element, ScaleRounding rounding) {
-  return scale_rule_of(element.largest(), element.mantissa, rounding);
-}
 
 std::vector<Parameter> block_parameters() {
   using Kind = Parameter::Kind;

@@ -3,14 +3,10 @@
 
 #include <cstddef>
 
-#include "codec/formats/format.h"
+#include "codec/formats/parameters.h"
 #include "codec/formats/scale.h"
 
 namespace cgx::formats {
-
-/// Of elements with such a largest number, and bits of a mantissa.
-ScaleRule scale_rule_of(double largest, int mantissa, ScaleRounding rounding);
-ScaleRule scale_rule_of(const Format& element, ScaleRounding rounding);
 
 /// Values of a block: `size` of each of `rows` rows.
 struct Blocks {

@@ -30,16 +30,6 @@ const StreamLoops& stream_loops() {
 
 }  // namespace
 
-Coder::Coder(const Casting& casting)
-    : kind(kind_of(casting)),
-      rule(rule_of<float>(casting)),
-      code(code_rule_of(casting.format)),
-      bits(casting.format.bits()) {
-  const bool infinity = casting.overflow == Overflow::kInfinity ||
-                        (casting.overflow == Overflow::kSaturate && casting.format.has_infinity());
-  code.infinite = infinity ? WordOf<float>::kInfinity : WordOf<float>::kNanWord;
-}
-
 void encode(const Coder& coder, const float* x, size_t n, RandomKey key, uint64_t index,
             std::byte* out) {
   stream_loops().encode[static_cast<int>(coder.kind)](coder, x, n, key, index, out);

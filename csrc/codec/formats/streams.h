@@ -4,26 +4,10 @@
 
 #include <cstddef>
 
-#include "codec/formats/codes.h"
+#include "codec/formats/coder.h"
 #include "codec/formats/loops.h"
 
 namespace cgx::formats {
-
-/// How values become codes of 2 to 8 bits, or 16.
-struct Coder {
-  explicit Coder(const Casting& casting);
-
-  Kind kind;
-  Rule<float> rule;
-  CodeRule code;
-  int bits;
-
-  /// Bytes of n codes.
-  size_t bytes(size_t n) const {
-    const auto width = static_cast<size_t>(bits);
-    return n / 8 * width + (n % 8 * width + 7) / 8;
-  }
-};
 
 /// The codes of the rounded values. index: the number of x[0].
 void encode(const Coder& coder, const float* x, size_t n, RandomKey key, uint64_t index,

@@ -72,13 +72,13 @@ CGX_HD void store_at_once(uint32_t* to, uint32_t word) {
 #endif
 }
 
-/// Sets *met to 1 where a value of x is not finite, or is not once it is written in the type that
-/// its run has on the wire.
+/// Sets *met to 1 where a value of x is not finite; without x, a value that the messages decode to.
 struct FiniteCall {
   Table table;
   const unsigned char* x;
   uint32_t* met;
-  Type type;
+  Type type;  // of x
+  const unsigned char* messages[kMostMessages];
 };
 
 /// Values of a tile from a message, or added to shared.values.
@@ -352,9 +352,12 @@ CGX_HD void finite_stage(Block& block, BlockMemory<Families>& memory, const Fini
                          uint64_t number) {
   Shared& shared = memory.shared;
   const Tile tile = tile_of(call.table, number);
-  block.phase([&](uint32_t t) {
-    load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
-  });
+  if (call.x != nullptr) {
+    const unsigned char* x = call.x + tile.value_at(call.type);
+    block.phase([&](uint32_t t) { load_phase(shared, tile, x, call.type, false, t); });
+  } else {
+    decode_tile(block, memory, tile, call.messages[tile.run.message], false);
+  }
   block.phase([&](uint32_t t) {
     if (!all_finite_phase(shared, tile, t)) store_at_once(call.met, 1);
   });

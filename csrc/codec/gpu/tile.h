@@ -263,13 +263,10 @@ CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* t
 
 CGX_HD bool is_finite(float x) { return (as_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
-/// True if the thread's values stay finite in the wire type of the tile's run.
+/// True if the thread's values are finite.
 CGX_HD bool all_finite_phase(const Shared& shared, const Tile& tile, uint32_t t) {
-  const Type wire = tile.run.family == kRaw ? tile.run.wire : Type::kFloat32;
   bool finite = true;
-  for (uint32_t i = t; i < tile.n; i += kThreads) {
-    finite = finite && is_finite(widen(narrow(shared.values[i], wire), wire));
-  }
+  for (uint32_t i = t; i < tile.n; i += kThreads) finite = finite && is_finite(shared.values[i]);
   return finite;
 }
 

@@ -1,6 +1,7 @@
 #include "reduce/schedule/device_stages.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -62,6 +63,11 @@ gpu::Feedback::Keep keep_of(Feedback feedback) {
       break;
   }
   return gpu::Feedback::Keep::kNothing;
+}
+
+// Looks at values of a tensor.
+gpu::FiniteCall finite_call(const unsigned char* x, DType dtype) {
+  return {{}, x, nullptr, gpu::type_of(dtype), {}};
 }
 
 // launch(some), with as many messages as a launch takes.
@@ -156,10 +162,11 @@ void DeviceStages::encode(Call& call, std::span<const ChunkToSend> chunks, const
                                   final ? call.plan.dtype : DType::kFloat32);
       for (size_t i = 0; i < some.size(); ++i) work.messages[i] = bytes_at(some[i].payload);
       kernels_.encode(seeded.table.tables(), work, queue_.stream());
-      // What is finite here may not be so in a type of 16 bits.
-      if (call.nonfinite == NonFinite::kRaise && input.dtype == DType::kFloat32) {
-        look_for_nonfinite(call, seeded.table.tables(), work.x, input.dtype);
-      }
+      if (call.nonfinite != NonFinite::kRaise) continue;
+      // What is finite here may not be so on the wire: in a type of 16 bits, or a format of fewer.
+      gpu::FiniteCall written{};
+      std::copy(std::begin(work.messages), std::end(work.messages), written.messages);
+      look_for_nonfinite(call, seeded.table.tables(), written);
     }
   });
 }
@@ -232,8 +239,8 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
     }
   });
   for (const Seeded& all_of_them : written) {
-    look_for_nonfinite(call, all_of_them.table.tables(), base_of(wanted.output),
-                       wanted.output.dtype);
+    look_for_nonfinite(call, all_of_them.table.tables(),
+                       finite_call(base_of(wanted.output), wanted.output.dtype));
   }
 }
 
@@ -243,14 +250,13 @@ void DeviceStages::check_input(Call& call, const void* data, size_t values) {
   const auto look = [&](const void* at, DType dtype) {
     gpu::RunTable table;  // of one run: the device has to hold none
     table.add(*raw_codec(), dtype, 0, 0, values, 0, 0, 0);
-    look_for_nonfinite(call, table.tables(nullptr), at, dtype);
+    look_for_nonfinite(call, table.tables(nullptr), finite_call(bytes_at(at), dtype));
   };
   look(data, call.plan.dtype);
   if (call.residual.base != nullptr) look(call.residual.base, call.residual.dtype);
 }
 
-void DeviceStages::look_for_nonfinite(Call& call, const gpu::Tables& tables, const void* data,
-                                      DType dtype) {
+void DeviceStages::look_for_nonfinite(Call& call, const gpu::Tables& tables, gpu::FiniteCall work) {
   if (!flag_) {
     flag_ = device::allocate_device(queue_.driver(), sizeof(uint32_t));
     host_flag_ = device::allocate_pinned(queue_.driver(), sizeof(uint32_t));
@@ -258,10 +264,7 @@ void DeviceStages::look_for_nonfinite(Call& call, const gpu::Tables& tables, con
   auto* met = reinterpret_cast<volatile uint32_t*>(host_flag_.get());
   *met = 0;
   queue_.to_device(flag_.get(), host_flag_.get(), sizeof(uint32_t));
-  gpu::FiniteCall work{};
-  work.x = bytes_at(data);
   work.met = reinterpret_cast<uint32_t*>(flag_.get());
-  work.type = gpu::type_of(dtype);
   kernels_.finite(tables, work, queue_.stream());
   queue_.to_host(host_flag_.get(), flag_.get(), sizeof(uint32_t));
   queue_.synchronize("a look at the values (nonfinite='raise')", call.deadline);

@@ -52,7 +52,7 @@ class DeviceStages final : public Stages {
   /// The step of this key, or a new one by make().
   template <typename Make>
   const Step& found(const Call& call, std::string key, const Make& make);
-  void look_for_nonfinite(Call& call, const gpu::Tables& tables, const void* data, DType dtype);
+  void look_for_nonfinite(Call& call, const gpu::Tables& tables, gpu::FiniteCall work);
 
   const device::Queue& queue_;
   const gpu::KernelModule& kernels_;

@@ -274,13 +274,26 @@ void check_feedback(const BlockCase& c, const FeedbackWay& way) {
 }
 
 bool finite_on_block(const BlockCase& c) {
-  Memory x(c.x.size());
-  copy(x.data(), c.x.data(), c.x.size());
+  const auto payload = encode_on_cpu(c, c.x);
+  Memory message(payload.size());
+  copy(message.data(), payload.data(), payload.size());
   const gpu::RunTable table = c.table();
   const device::View view(table);
   uint32_t met = 0;
-  launch(gpu::FiniteCall{view.all(), x.data(), &met, c.type()}, view.all().tiles,
-         gpu::finite_stage);
+  gpu::FiniteCall call{view.all(), nullptr, &met, c.type(), {message.data()}};
+  launch(call, view.all().tiles, gpu::finite_stage);
+  return met == 0;
+}
+
+bool values_finite_on_block(const BlockCase& c) {
+  Memory x(c.x.size());
+  copy(x.data(), c.x.data(), c.x.size());
+  gpu::RunTable table;
+  table.add(*raw_codec(), c.dtype, 0, 0, c.n, 0, 0, 0);
+  const device::View view(table);
+  uint32_t met = 0;
+  gpu::FiniteCall call{view.all(), x.data(), &met, c.type(), {}};
+  launch(call, view.all().tiles, gpu::finite_stage);
   return met == 0;
 }
 

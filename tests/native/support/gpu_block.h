@@ -76,6 +76,8 @@ struct FeedbackWay {
 /// leave behind.
 void check_feedback(const BlockCase& c, const FeedbackWay& way = {});
 
+/// Whether all values of a case's payload are finite, and those of its tensor.
 bool finite_on_block(const BlockCase& c);
+bool values_finite_on_block(const BlockCase& c);
 
 }  // namespace cgx::native

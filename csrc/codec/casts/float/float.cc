@@ -4,6 +4,7 @@
 #include "codec/casts/list.h"
 #include "codec/formats/bounds.h"
 #include "codec/formats/loops.h"
+#include "codec/formats/parameters.h"
 
 namespace cgx {
 namespace {

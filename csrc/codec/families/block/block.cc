@@ -18,7 +18,11 @@
 #include "codec/families/float/parameters.h"
 #include "codec/families/list.h"
 #include "codec/formats/bounds.h"
+#include "codec/formats/gpu/packed.h"
 #include "codec/formats/presets.h"
+#include "codec/formats/scales.h"
+#include "codec/formats/streams.h"
+#include "codec/gpu/run_table.h"
 #include "codec/ops/convert.h"
 #include "codec/ops/finite.h"
 
@@ -50,7 +54,7 @@ class BlockCodec final : public Codec {
   BlockCodec(const CodecConfig& config, const Blocks& blocks)
       : Codec(config),
         blocks_(blocks),
-        shape_(blocks),
+        shape_(blocks::wire_shape_of(blocks.element, blocks.scale, blocks.rounding, blocks.size)),
         seed_(static_cast<uint64_t>(config.get("seed"))) {}
 
   int bits() const override { return shape_.coder.bits; }
@@ -120,8 +124,7 @@ class BlockCodec final : public Codec {
       if (shape_.wide) {
         std::memcpy(&scale, payload + b * sizeof scale, sizeof scale);
       } else {
-        const auto byte = static_cast<int32_t>(payload[b]);
-        scale = byte == 255 ? from_bits(kNan) : formats::power_of_two(byte - 127);
+        scale = blocks::scale_of_byte(static_cast<uint32_t>(payload[b]));
       }
       const double most = static_cast<double>(scale) * blocks_.element.format.largest();
       if (!(most <= kMost)) return true;
@@ -168,6 +171,21 @@ void bound(const CodecConfig& config, DType, const float* x, size_t n, double* l
   }
 }
 
+void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run, DType,
+              uint64_t payload) {
+  const Blocks blocks = blocks_of(config);
+  const bool wide = blocks.scale == formats::Scale::kFloat32;
+  gpu::CodecRun coded = run;
+  coded.bits = static_cast<uint8_t>(blocks.element.format.bits());
+  coded.bucket = blocks.size;
+  coded.meta = payload;
+  coded.codes = payload + (run.count + blocks.size - 1) / blocks.size * (wide ? sizeof(float) : 1);
+  coded.tile = gpu::kTile;
+  coded.tile_buckets = static_cast<uint32_t>(gpu::kTile / blocks.size);
+  gpu::coding::pack({blocks.element, blocks.scale, blocks.rounding}, coded);
+  table.append(coded);
+}
+
 }  // namespace
 
 const Family& block_family() {
@@ -188,7 +206,7 @@ const Family& block_family() {
           .id = kBlockFamily,
           .make = make,
           .bound = bound,
-          .gpu_runs = nullptr,
+          .gpu_runs = gpu_runs,
           .keeps_zeros = true,
       },
   };

@@ -27,22 +27,16 @@ static inline CGX_INLINE void find_powers(const formats::ScaleRule& given, size_
                                           Scales& scales) {
   const formats::ScaleRule rule = given;
   for (size_t b = 0; b < blocks; ++b) {
-    const auto u = static_cast<uint32_t>(scales.most[b]);
-    const uint32_t finite = formats::where_less(u, 0x7f800000u);
-    const int32_t s = formats::power_of_scale(rule, static_cast<double>(from_bits(u & finite)));
-    scales.byte[b] = static_cast<uint8_t>(finite != 0 ? s + 127 : 255);
-    scales.inverse[b] =
-        from_bits(formats::select(finite, as_bits(formats::power_of_two(-s)), kNan));
+    const PowerScale scale = power_scale_of(rule, static_cast<uint32_t>(scales.most[b]));
+    scales.byte[b] = static_cast<uint8_t>(scale.byte);
+    scales.inverse[b] = scale.inverse;
   }
 }
 
 static inline CGX_INLINE void find_divisors(const formats::ScaleRule& rule, size_t blocks,
                                             Scales& scales) {
   for (size_t b = 0; b < blocks; ++b) {
-    const auto u = static_cast<uint32_t>(scales.most[b]);
-    const uint32_t finite = formats::where_less(u, 0x7f800000u);
-    const float divisor = formats::divisor_of(rule, from_bits(u & finite));
-    scales.scale[b] = from_bits(formats::select(finite, as_bits(divisor), kNan));
+    scales.scale[b] = wide_scale_of(rule, static_cast<uint32_t>(scales.most[b]));
   }
 }
 
@@ -91,8 +85,7 @@ static void multiply(const WireShape& shape, const float* x, size_t n, const std
       __builtin_memcpy(&scale, scales, sizeof scale);
       scales += sizeof scale;
     } else {
-      const auto byte = static_cast<int32_t>(*scales++);
-      scale = byte == 255 ? from_bits(kNan) : formats::power_of_two(byte - 127);
+      scale = scale_of_byte(static_cast<uint32_t>(*scales++));
     }
     const size_t end = end_of(start, size, n);
     CGX_INDEPENDENT for (size_t i = start; i < end; ++i) {

@@ -3,32 +3,13 @@
 
 #include <cstddef>
 
-#include "codec/formats/scales.h"
-#include "codec/formats/streams.h"
+#include "codec/families/block/shape.h"
 #include "codec/ops/by_level.h"
 
 namespace cgx::blocks {
 
-/// Values at a time: whole blocks, in the first-level cache.
+/// Values at a time: whole blocks, whose size divides it, in the first-level cache.
 constexpr size_t kChunk = 1024;
-
-struct WireShape {
-  explicit WireShape(const formats::Blocks& blocks)
-      : coder(blocks.element),
-        scale_rule(formats::scale_rule_of(blocks.element.format, blocks.rounding)),
-        wide(blocks.scale == formats::Scale::kFloat32),
-        size(blocks.size) {
-    // A NaN is in its block's scale.
-    coder.code.nan = 0;
-  }
-
-  size_t scale_bytes() const { return wide ? sizeof(float) : 1; }
-
-  formats::Coder coder;
-  formats::ScaleRule scale_rule;
-  bool wide;    // scales are float32, not e8m0
-  size_t size;  // of a block; divides kChunk
-};
 
 /// Of at most kChunk values, which start with a block.
 struct WireLoops {

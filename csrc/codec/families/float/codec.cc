@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/float_mode.h"
 #include "codec/formats/bounds.h"
+#include "codec/formats/gpu/packed.h"
 #include "codec/formats/streams.h"
 #include "codec/ops/convert.h"
 #include "codec/ops/finite.h"
@@ -27,10 +28,22 @@ constexpr size_t kGranuleOf16 = 32, kGranule = 128;
 constexpr size_t kChunk =
     1024;  // values between the tensor's type and codes, in the first-level cache
 
+/// If the format is bfloat16 or float16; or the tensor's type is one of them, and the format has 16 bits.
+bool travels_raw(const Casting& casting, DType dtype, DType& wire) {
+  if (casting.format.bits() != 16) return false;
+  wire = dtype;
+  if (dtype != DType::kFloat32) return true;
+  const auto is = [&](int exponent, int mantissa) {
+    return casting == Casting{.format = {exponent, mantissa, formats::Variant::kIeee}};
+  };
+  wire = is(5, 10) ? DType::kFloat16 : DType::kBFloat16;
+  return is(5, 10) || is(8, 7);
+}
+
 class FloatCodec final : public Codec {
  public:
   FloatCodec(const CodecConfig& config, const Casting& casting, uint64_t seed)
-      : Codec(config), casting_(casting), coder_(casting), seed_(seed) {}
+      : Codec(config), casting_(casting), coder_(formats::coder_of(casting)), seed_(seed) {}
 
   int bits() const override { return coder_.bits; }
   uint64_t seed() const override { return casting_.rounding == Rounding::kStochastic ? seed_ : 0; }
@@ -125,15 +138,16 @@ void bound(const Casting& casting, DType dtype, const float* x, size_t n, double
   }
 }
 
-bool travels_raw(const Casting& casting, DType dtype, DType& wire) {
-  if (casting.format.bits() != 16) return false;
-  wire = dtype;
-  if (dtype != DType::kFloat32) return true;
-  const auto is = [&](int exponent, int mantissa) {
-    return casting == Casting{.format = {exponent, mantissa, formats::Variant::kIeee}};
-  };
-  wire = is(5, 10) ? DType::kFloat16 : DType::kBFloat16;
-  return is(5, 10) || is(8, 7);
+void gpu_runs(const Casting& casting, gpu::RunTable& table, const gpu::CodecRun& run, DType dtype,
+              uint64_t payload) {
+  DType wire;
+  if (travels_raw(casting, dtype, wire)) return table.add_raw(run, wire, payload);
+  gpu::CodecRun coded = run;
+  coded.bits = static_cast<uint8_t>(casting.format.bits());
+  coded.codes = payload;
+  coded.tile = gpu::kTile;
+  gpu::coding::pack({casting}, coded);
+  table.append(coded);
 }
 
 }  // namespace cgx::rounded

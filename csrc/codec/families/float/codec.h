@@ -6,6 +6,7 @@
 
 #include "codec/codec.h"
 #include "codec/formats/format.h"
+#include "codec/gpu/run_table.h"
 
 namespace cgx::rounded {
 
@@ -15,7 +16,7 @@ std::shared_ptr<const Codec> make_codec(const CodecConfig& config, const formats
 
 /// As CodecMaker has them.
 void bound(const formats::Casting& casting, DType dtype, const float* x, size_t n, double* limits);
-/// If the format is bfloat16 or float16; or the tensor's type is one of them, and the format has 16 bits.
-bool travels_raw(const formats::Casting& casting, DType dtype, DType& wire);
+void gpu_runs(const formats::Casting& casting, gpu::RunTable& table, const gpu::CodecRun& run,
+              DType dtype, uint64_t payload);
 
 }  // namespace cgx::rounded

@@ -4,9 +4,12 @@
 //
 // At 16 bits tensors of 16 bits travel in their own type, exact: rounding would lose bits and save none.
 // A NaN or an infinity stays one of both: see docs/numerics.md.
+#include "codec/families/float/float.h"
+
 #include "codec/families/float/codec.h"
 #include "codec/families/float/parameters.h"
 #include "codec/families/list.h"
+#include "codec/formats/parameters.h"
 
 namespace cgx {
 namespace {
@@ -18,6 +21,11 @@ std::shared_ptr<const Codec> make(const CodecConfig& config) {
 
 void bound(const CodecConfig& config, DType dtype, const float* x, size_t n, double* limits) {
   rounded::bound(formats::casting_of(config), dtype, x, n, limits);
+}
+
+void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
+              DType dtype, uint64_t payload) {
+  rounded::gpu_runs(formats::casting_of(config), table, run, dtype, payload);
 }
 
 }  // namespace
@@ -40,7 +48,7 @@ const Family& float_family() {
           .id = kFloatFamily,
           .make = make,
           .bound = bound,
-          .gpu_runs = nullptr,
+          .gpu_runs = gpu_runs,
           .keeps_zeros = true,
       },
   };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "codec/formats/format.h"
+#include "codec/formats/parameters.h"
 #include "codec/formats/scales.h"
 
 namespace cgx::rounded {

@@ -8,7 +8,6 @@
 // base/nan.h).
 #include "codec/families/float/codec.h"
 #include "codec/families/list.h"
-#include "codec/gpu/run_table.h"
 
 namespace cgx {
 namespace {
@@ -28,9 +27,7 @@ void bound(const CodecConfig& config, DType dtype, const float* x, size_t n, dou
 
 void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
               DType dtype, uint64_t payload) {
-  DType wire;
-  rounded::travels_raw(casting_of(config), dtype, wire);
-  table.add_raw(run, wire, payload);
+  rounded::gpu_runs(casting_of(config), table, run, dtype, payload);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-#include "codec/formats/format.h"
+#include "codec/formats/parameters.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -60,46 +59,6 @@ void check_fixed_rule(const Config& config, const Casting& casting) {
 }
 
 }  // namespace
-
-int Format::bias() const {
-  const bool one_more = variant == Variant::kFnuz || variant == Variant::kP3109;
-  return (1 << (exponent - 1)) - (one_more ? 0 : 1);
-}
-
-bool Format::has_infinity() const {
-  return variant == Variant::kIeee || variant == Variant::kP3109 || variant == Variant::kCpd;
-}
-
-bool Format::has_nan() const {
-  if (variant == Variant::kIeee || variant == Variant::kCpd) return mantissa > 0;
-  return variant != Variant::kFinite;
-}
-
-bool Format::has_negative_zero() const {
-  return variant != Variant::kFnuz && variant != Variant::kP3109 && variant != Variant::kScale;
-}
-
-int64_t Format::top() const {
-  const int64_t codes = int64_t{1} << (exponent + mantissa);
-  switch (variant) {
-    case Variant::kIeee:
-    case Variant::kCpd:
-      return codes - (int64_t{1} << mantissa) - 1;
-    case Variant::kFn:
-    case Variant::kP3109:
-    case Variant::kScale:
-      return codes - 2;
-    default:
-      return codes - 1;
-  }
-}
-
-double Format::value_of(int64_t code) const {
-  if (variant == Variant::kScale) return std::ldexp(1.0, static_cast<int>(code) - bias());
-  const int64_t e = code >> mantissa, one = int64_t{1} << mantissa, k = code & (one - 1);
-  const auto significand = static_cast<double>(e == 0 ? k : one + k);
-  return std::ldexp(significand, static_cast<int>(e == 0 ? 1 : e) - bias() - mantissa);
-}
 
 void check(const std::string& who, const Format& format) {
   if (format.top() < 1) {
