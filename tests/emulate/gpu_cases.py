@@ -47,9 +47,11 @@ def check(x: torch.Tensor, format: emulate.Format, shift: int = 0) -> None:
 def floats() -> None:
     for k, name in enumerate(FLOATS):
         for i, dtype in enumerate(DTYPES):
+            if (i + k) % 2:  # each format with two of the types
+                continue
             x = values((3000 + 7 * k,), dtype, k)
             check(x, emulate.preset(name), SHIFTS[(k + i) % 4])
-            for n in (k, 8 * k + i, 401 - k) if i == k % 4 else ():
+            for n in (k, 8 * k + i, 401 - k) if i < 2 else ():
                 check(x[:n].clone(), emulate.preset(name))
     for rounding in ROUNDINGS:
         for dtype in DTYPES:
