@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.emulate.strategies import ELEMENTWISE, FORMATS, MATRICES
+from tests.emulate.strategies import ELEMENTWISE, FORMATS, MATRICES, blocks, integers
 from torch_cgx import emulate
 
 # The same examples in each run of CI; other ones each time elsewhere, with what reproduces them.
@@ -108,6 +108,42 @@ def test_errors_are_within_a_step_or_half_of_it(format, x):
         inside = (x >= -most) & (x <= most)
         limit = torch.where(inside, step, torch.inf).double()
     assert ((error <= limit / (1 + half)) | limit.isinf()).all()
+
+
+def shared_limit(format: emulate.Integer | emulate.Block, x: torch.Tensor) -> torch.Tensor:
+    """Of values that share a scale, at most the one of the tensor's greatest magnitude, in float64:
+    the distance of the two numbers around each.
+    """
+    x, info = x.double(), format.info()
+    amax = float(x.abs().max())
+    rounded = amax * 2.0**-22  # quotients and products in float32
+    if isinstance(format, emulate.Integer) and format.scale == "minmax":
+        # The zero point, an integer, moves the ends by half a step.
+        return torch.full_like(x, 2 * 2 * amax / (2.0**format.bits - 1) + rounded)
+    powers = (format.scale == "power") or (format.scale == "e8m0")
+    scale = max(amax / info.largest * (1 + powers), 2.0**-127 if powers else 2.0**-149)
+    step = torch.full_like(x, info.smallest_step * scale)
+    if isinstance(format, emulate.Block):
+        step = step.maximum(x.abs() * 2.0**-format.element.mantissa)
+    return step + rounded
+
+
+def never_saturates(format: emulate.Format) -> bool:
+    if isinstance(format, emulate.Block):
+        return format.scale == "fp32" or format.scale_rounding == "rceil"
+    return True
+
+
+@settings(**EXAMPLES)
+@given(format=st.one_of(blocks().filter(never_saturates), integers()), x=MATRICES)
+def test_errors_of_values_that_share_a_scale(format, x):
+    x = x.clamp(-1e38, 1e38)
+    if x.numel() == 0:
+        return
+    error = (emulate.cast(x, format, seed=7).double() - x.double()).abs()
+    rounding = format.rounding if isinstance(format, emulate.Integer) else format.element.rounding
+    limit = shared_limit(format, x)
+    assert (error <= limit / (1 + (rounding == "nearest"))).all()
 
 
 @settings(**EXAMPLES)
