@@ -74,9 +74,30 @@ void check(const std::string& who, const Format& format) {
   }
 }
 
+std::vector<Parameter> with_rounding(std::vector<Parameter> parameters, const std::string& numbers,
+                                     const char* fallback) {
+  using Kind = Parameter::Kind;
+  parameters.push_back({.name = "rounding",
+                        .kind = Kind::kChoice,
+                        .fallback = fallback,
+                        .choices = "nearest,zero,stochastic",
+                        .meaning = "How values between two " + numbers +
+                                   " round: to the nearest, ties to even; toward zero; or up with "
+                                   "the probability of their place"});
+  parameters.push_back({.name = "random_bits",
+                        .kind = Kind::kInteger,
+                        .fallback = "24",
+                        .low = 1,
+                        .high = 24,
+                        .meaning = "Random bits of a value, of stochastic rounding"});
+  return parameters;
+}
+
 std::vector<Parameter> casting_parameters(int exponent, int mantissa, const char* variant,
                                           bool per_call) {
   using Kind = Parameter::Kind;
+  std::vector<Parameter> rounding = with_rounding({}, "numbers");
+  for (Parameter& parameter : rounding) parameter.per_call = per_call;
   return {{.name = "exponent",
            .kind = Kind::kInteger,
            .fallback = std::to_string(exponent),
@@ -91,20 +112,8 @@ std::vector<Parameter> casting_parameters(int exponent, int mantissa, const char
            .high = 23,
            .per_call = per_call,
            .meaning = "Bits of a number's mantissa, without the leading one"},
-          {.name = "rounding",
-           .kind = Kind::kChoice,
-           .fallback = "nearest",
-           .choices = "nearest,zero,stochastic",
-           .per_call = per_call,
-           .meaning = "How values between two numbers round: to the nearest, ties to even; toward "
-                      "zero; or up with the probability of their place"},
-          {.name = "random_bits",
-           .kind = Kind::kInteger,
-           .fallback = "24",
-           .low = 1,
-           .high = 24,
-           .per_call = per_call,
-           .meaning = "Random bits of a value, of stochastic rounding"},
+          rounding[0],
+          rounding[1],
           {.name = "subnormals",
            .kind = Kind::kBoolean,
            .fallback = "1",

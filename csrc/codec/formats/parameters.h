@@ -15,6 +15,9 @@ void check(const std::string& who, const Format& format);
 /// The parameters of a declaration that describe a Casting, with their defaults.
 std::vector<Parameter> casting_parameters(int exponent, int mantissa, const char* variant,
                                           bool per_call);
+/// These parameters, and behind them `rounding` and `random_bits`: of values between two `numbers`.
+std::vector<Parameter> with_rounding(std::vector<Parameter> parameters, const std::string& numbers,
+                                     const char* fallback = "nearest");
 /// What a configuration with these parameters says. ConfigError: parameters that do not go together.
 Casting casting_of(const Config& config);
 

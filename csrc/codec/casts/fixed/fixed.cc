@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "codec/casts/list.h"
 #include "codec/formats/loops.h"
+#include "codec/formats/parameters.h"
 
 namespace cgx {
 namespace {
@@ -83,34 +84,25 @@ const CastFamily& fixed_cast() {
   static const auto* family = new CastFamily{
       {.name = "fixed",
        .meaning = "Numbers in fixed point",
-       .parameters = {{.name = "word",
-                       .kind = Kind::kInteger,
-                       .fallback = "8",
-                       .low = 2,
-                       .high = 24,
-                       .meaning = "Bits of a number, with its sign"},
-                      {.name = "fraction",
-                       .kind = Kind::kInteger,
-                       .fallback = "4",
-                       .low = -100,
-                       .high = 100,
-                       .meaning = "Of them, bits behind the binary point; negative: numbers are "
-                                  "multiples of a power of two"},
-                      {.name = "rounding",
-                       .kind = Kind::kChoice,
-                       .fallback = "nearest",
-                       .choices = "nearest,zero,stochastic",
-                       .meaning = "How values between two numbers round"},
-                      {.name = "random_bits",
-                       .kind = Kind::kInteger,
-                       .fallback = "24",
-                       .low = 1,
-                       .high = 24,
-                       .meaning = "Random bits of a value, of stochastic rounding"},
-                      {.name = "symmetric",
-                       .kind = Kind::kBoolean,
-                       .fallback = "0",
-                       .meaning = "Without the lowest number of two's complement"}}},
+       .parameters = formats::with_rounding(
+           {{.name = "word",
+             .kind = Kind::kInteger,
+             .fallback = "8",
+             .low = 2,
+             .high = 24,
+             .meaning = "Bits of a number, with its sign"},
+            {.name = "fraction",
+             .kind = Kind::kInteger,
+             .fallback = "4",
+             .low = -100,
+             .high = 100,
+             .meaning = "Of them, bits behind the binary point; negative: numbers are "
+                        "multiples of a power of two"},
+            {.name = "symmetric",
+             .kind = Kind::kBoolean,
+             .fallback = "0",
+             .meaning = "Without the lowest number of two's complement"}},
+           "numbers")},
       {.make = make_fixed, .bound = bound_of_fixed},
   };
   return *family;

@@ -2,6 +2,7 @@
 #include "codec/casts/integer/integer.h"
 
 #include "codec/casts/list.h"
+#include "codec/formats/parameters.h"
 
 namespace cgx {
 namespace {
@@ -25,41 +26,32 @@ const CastFamily& integer_cast() {
   static const auto* family = new CastFamily{
       {.name = "integer",
        .meaning = "Integers of a few bits, times a scale",
-       .parameters = {{.name = "bits",
-                       .kind = Kind::kInteger,
-                       .fallback = "8",
-                       .low = 2,
-                       .high = 16,
-                       .meaning = "Bits of an integer, with its sign"},
-                      {.name = "scale",
-                       .kind = Kind::kChoice,
-                       .fallback = "absmax",
-                       .choices = "absmax,minmax,power",
-                       .meaning = "The greatest magnitude over the largest integer; the range over "
-                                  "its number of steps, with a zero point; or the least power of "
-                                  "two that holds the greatest magnitude"},
-                      {.name = "per",
-                       .kind = Kind::kChoice,
-                       .fallback = "tensor",
-                       .choices = "tensor,row,channel,block",
-                       .meaning = "Which values share a scale"},
-                      {.name = "size",
-                       .kind = Kind::kInteger,
-                       .fallback = "128",
-                       .low = 1,
-                       .high = 1 << 20,
-                       .meaning = "Values of a block"},
-                      {.name = "rounding",
-                       .kind = Kind::kChoice,
-                       .fallback = "nearest",
-                       .choices = "nearest,zero,stochastic",
-                       .meaning = "How values between two integers round"},
-                      {.name = "random_bits",
-                       .kind = Kind::kInteger,
-                       .fallback = "24",
-                       .low = 1,
-                       .high = 24,
-                       .meaning = "Random bits of a value, of stochastic rounding"}}},
+       .parameters = formats::with_rounding(
+           {{.name = "bits",
+             .kind = Kind::kInteger,
+             .fallback = "8",
+             .low = 2,
+             .high = 16,
+             .meaning = "Bits of an integer, with its sign"},
+            {.name = "scale",
+             .kind = Kind::kChoice,
+             .fallback = "absmax",
+             .choices = "absmax,minmax,power",
+             .meaning = "The greatest magnitude over the largest integer; the range over "
+                        "its number of steps, with a zero point; or the least power of "
+                        "two that holds the greatest magnitude"},
+            {.name = "per",
+             .kind = Kind::kChoice,
+             .fallback = "tensor",
+             .choices = "tensor,row,channel,block",
+             .meaning = "Which values share a scale"},
+            {.name = "size",
+             .kind = Kind::kInteger,
+             .fallback = "128",
+             .low = 1,
+             .high = 1 << 20,
+             .meaning = "Values of a block"}},
+           "integers")},
       {.make = make_integer},
   };
   return *family;

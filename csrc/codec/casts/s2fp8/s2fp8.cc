@@ -3,6 +3,7 @@
 
 #include "codec/casts/list.h"
 #include "codec/casts/s2fp8/loops.h"
+#include "codec/formats/parameters.h"
 
 namespace cgx {
 namespace {
@@ -75,17 +76,7 @@ const CastFamily& s2fp8_cast() {
   static const auto* family = new CastFamily{
       {.name = "s2fp8",
        .meaning = "e5m2 of magnitudes squeezed and shifted in the logarithm: S2FP8",
-       .parameters = {{.name = "rounding",
-                       .kind = Kind::kChoice,
-                       .fallback = "nearest",
-                       .choices = "nearest,zero,stochastic",
-                       .meaning = "How values between two numbers of e5m2 round"},
-                      {.name = "random_bits",
-                       .kind = Kind::kInteger,
-                       .fallback = "24",
-                       .low = 1,
-                       .high = 24,
-                       .meaning = "Random bits of a value, of stochastic rounding"}}},
+       .parameters = formats::with_rounding({}, "numbers of e5m2")},
       {.make = make_s2fp8},
   };
   return *family;
