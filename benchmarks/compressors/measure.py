@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks._codec_cases import CODES
 from benchmarks._command import quartiles
-from benchmarks.codec import CODES
 from benchmarks.compressors import corpora, entropy_stage, methods
 from tests import _machinery
 

@@ -70,6 +70,7 @@ CGX_HD float rn_sub(float a, float b) { return __fsub_rn(a, b); }
 CGX_HD float rn_mul(float a, float b) { return __fmul_rn(a, b); }
 CGX_HD float rn_div(float a, float b) { return __fdiv_rn(a, b); }
 CGX_HD float rn_sqrt(float a) { return __fsqrt_rn(a); }
+CGX_HD double rn_sqrt(double a) { return __dsqrt_rn(a); }
 CGX_HD float rn_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __float_as_uint(x); }
 CGX_HD float from_bits(uint32_t bits) { return __uint_as_float(bits); }
@@ -83,6 +84,7 @@ CGX_HD float rn_sub(float a, float b) { return a - b; }
 CGX_HD float rn_mul(float a, float b) { return a * b; }
 CGX_HD float rn_div(float a, float b) { return a / b; }
 CGX_HD float rn_sqrt(float a) { return __builtin_sqrtf(a); }
+CGX_HD double rn_sqrt(double a) { return __builtin_sqrt(a); }
 CGX_HD float rn_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 CGX_HD float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }

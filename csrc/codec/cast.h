@@ -26,6 +26,7 @@
 
 #include "base/dtype_set.h"
 #include "codec/casts/gpu/call.h"
+#include "codec/casts/measured.h"
 #include "codec/declaration.h"
 #include "codec/ops/random.h"
 
@@ -55,9 +56,6 @@ struct CastFamily : Declared<CastMaker> {
 inline constexpr DTypeSet kCastable{DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                                     DType::kFloat64};
 
-/// Values whose statistics are summed together.
-inline constexpr size_t kStatisticsBlock = 4096;
-
 /// What a cast did to some values. Of inputs that are NaN or infinite it counts that they were there,
 /// and nothing else.
 struct CastStatistics {
@@ -80,11 +78,6 @@ constexpr size_t statistics_blocks(size_t count) {
 
 /// The statistics of a run: the sum over its blocks, in order.
 CastStatistics add_up(std::span<const CastStatistics> blocks);
-
-/// What a cast has measured of a group of values: numbers as it defines them.
-struct Measured {
-  double of[4] = {};
-};
 
 /// Which values a cast measures together before it casts them.
 enum class Group : uint8_t { kNone, kRun, kTensor };
@@ -139,7 +132,7 @@ class Cast {
   virtual double largest() const = 0;
   virtual double smallest_step() const = 0;
 
-  /// Sets what the kernels need to know of the format. False: no kernel has it.
+  /// Sets what the kernels need to know of the format; call.values is set. False: no kernel has it.
   virtual bool set_call(casting::on_gpu::Call& call) const {
     static_cast<void>(call);
     return false;

@@ -205,6 +205,10 @@ def test_ranks_that_differ_are_a_mismatch(kind):
         assert outcome.seconds < 20
 
 
+def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.to_dense(), b.to_dense())
+
+
 def _refused(rank: int, size: int) -> list[str]:
     x = torch.full((10,), 1e-6)
     residual = torch.full((10,), 1e-7)
@@ -219,6 +223,9 @@ def _refused(rank: int, size: int) -> list[str]:
         ),
         (ValueError, "allowed: SUM, AVG", {"config": FP16, "op": dist.ReduceOp.MAX}),
         (TypeError, "torch.float64 with aps=True", {"config": FP16, "tensor": x.double()}),
+        (TypeError, "torch.int64 with aps=True", {"config": FP16, "tensor": x.long()}),
+        (TypeError, "torch.complex64 with aps=True", {"config": FP16, "tensor": x.cfloat()}),
+        (TypeError, "layout torch.sparse_coo; allowed", {"config": FP16, "tensor": x.to_sparse()}),
         (TypeError, "residual is torch.float16", {"config": FP16, "residual": residual.half()}),
         (ValueError, "residual has the shape", {"config": FP16, "residual": residual[:9]}),
         (ValueError, "residual shares memory", {"config": FP16, "residual": x}),
@@ -226,11 +233,13 @@ def _refused(rank: int, size: int) -> list[str]:
     wrong = []
     for kind, text, arguments in cases:
         tensor = arguments.pop("tensor", x)
+        kept = tensor.clone()
         try:
             torch_cgx.all_reduce(tensor, **{"aps": True, **arguments})
             wrong.append(f"{text}: accepted")
         except kind as error:
             wrong += [] if text in str(error) else [f"{text}: {error}"]
+        wrong += [] if same_values(tensor, kept) else [f"{text}: the tensor has changed"]
     wrong += [] if x.eq(torch.full((10,), 1e-6)).all() else ["the tensor has changed"]
     wrong += [] if torch_cgx.stats()["calls"] == 0 else ["something was sent"]
     return wrong

@@ -10,6 +10,7 @@
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
 #include "codec/casts/gpu/blocks.h"
+#include "codec/casts/gpu/measured.h"
 #include "codec/compat/gpu/decode.h"
 #include "codec/compat/gpu/encode.h"
 #include "codec/levels/gpu/stages.h"
@@ -157,6 +158,14 @@ const Kernel kKernels[] = {
      [](const void* a) {
        return blocks<casting::Call, casting::BlocksMemory>(a, casting::blocks_stage);
      }},
+    {"cgx_cast_measure",
+     [](const void* a) {
+       return blocks<casting::Call, casting::MeasureMemory>(a, casting::measure_stage);
+     }},
+    {"cgx_cast_join",
+     [](const void* a) { return blocks<casting::Call, NoMemory>(a, casting::join_stage); }},
+    {"cgx_cast_measured",
+     [](const void* a) { return blocks<casting::Call, NoMemory>(a, casting::measured_stage); }},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

@@ -14,6 +14,6 @@ def _run(rank, world_size, name):
     getattr(cases, name)()
 
 
-@pytest.mark.parametrize("name", ("floats", "blocks"))
+@pytest.mark.parametrize("name", ("floats", "blocks", "integers", "measured"))
 def test_results_of_the_cpu(name):
     fake_cuda.run(_run, 1, name, backend=None, timeout=300)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tests.docs.documents import ROOT, marked
+from tests.emulate.models import differ
 from tests.emulate.oracles import FORMATS, oracles, values
 from torch_cgx import emulate
 from torch_cgx.cli.formats import range_of, rows
@@ -38,10 +39,15 @@ def _compared(name: str) -> str:
     if name in FORMATS:
         x = values(name, STRIDE)
         counts = [(one.name, int(one.holds(x).sum())) for one in oracles(name)]
-        return ", ".join(f"{oracle}: 0 of {f'{n:,}'.replace(',', ' ')}" for oracle, n in counts)
-    if name not in OF_BLOCKS:
-        return "not compared yet"
-    return f"0: {OF_BLOCKS[name]}"
+        return ", ".join(f"{oracle}: 0 of {_spaced(n)}" for oracle, n in counts)
+    if name in OF_BLOCKS:
+        return f"0: {OF_BLOCKS[name]}"
+    different, count = differ(name)
+    return f"model in NumPy: {_spaced(different)} of {_spaced(count)}"
+
+
+def _spaced(n: int) -> str:
+    return f"{n:,}".replace(",", " ")
 
 
 def formats_table() -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulate import block_model as model
+from tests.emulate.models import blocks as model
 from tests.emulate.oracles import same
 from torch_cgx import emulate
 

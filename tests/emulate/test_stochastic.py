@@ -6,21 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.emulate.models.draws import words
 from tests.emulate.oracles import borders, format_of_gfloat, same
-from tests.oracle import splitmix64
 from torch_cgx import emulate
-
-MASK = 0xFFFFFFFF
-
-
-def words(count: int, seed: int, step: int) -> np.ndarray:
-    """The generator of docs/numerics.md: 32 random bits of each element."""
-    state = splitmix64(seed)
-    state = splitmix64(splitmix64(state ^ step))
-    low, high = state & MASK, state >> 32
-    x = (low + np.arange(count, dtype=np.uint64) * 0x9E3779B9) & MASK
-    x = (x ^ (x >> np.uint64(16)) ^ np.uint64(high)) * np.uint64(0x7FEB352D) & np.uint64(MASK)
-    return (x ^ (x >> np.uint64(15))) * np.uint64(0x846CA68B) & np.uint64(MASK)
 
 
 @pytest.mark.parametrize("bits", [8, 16, 24])

@@ -1,5 +1,5 @@
 // What every cast has to keep, over its parameters, types, sizes and values. A cast is here because it is
-// in the list.
+// in the list, and so is a named format.
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -8,6 +8,7 @@
 #include "bounded_blocks.h"
 #include "check.h"
 #include "codec/cast.h"
+#include "codec/formats/presets.h"
 #include "data.h"
 #include "declarations.h"
 
@@ -33,6 +34,11 @@ void for_each_cast(const Body& body) {
       body(*family, *make_cast(config));
     }
   }
+  for (const formats::Preset& preset : formats::presets()) {
+    const CastConfig config = casts().parse(preset.text);
+    if (config == CastConfig(config.family())) continue;  // the first of the list
+    body(config.family(), *make_cast(config));
+  }
 }
 
 struct Casting {
@@ -47,9 +53,21 @@ struct Casting {
   }
 };
 
-// The values as one row, with what the cast measures of them.
+// Values of a row: all of them, or, of blocks of more rows, those of as many rows as go.
+size_t columns_of(const Cast& cast, size_t n) {
+  for (size_t rows = std::min<size_t>(cast.block_rows(), 7); rows > 1; --rows) {
+    if (n % rows == 0) return n / rows;
+  }
+  return n;
+}
+
+// One run, with what the cast measures of it.
 Cast::Run run_of(const Casting& c, RandomKey key = kCastKey) {
-  Cast::Run run{.count = c.n, .columns = c.n, .total = c.n, .key = key, .index = kCastIndex};
+  Cast::Run run{.count = c.n,
+                .columns = columns_of(c.cast, c.n),
+                .total = c.n,
+                .key = key,
+                .index = kCastIndex};
   if (c.cast.group() != Group::kNone && c.n > 0) {
     run.measured = c.cast.measure(c.x.data(), c.from, c.n);
   }
@@ -216,6 +234,27 @@ TEST(conformance_casts_parts_equal_the_whole) {
       CHECK(std::equal(y.begin(), y.begin() + static_cast<ptrdiff_t>(done), parts.begin()),
             c.name());
     }
+  });
+}
+
+// Of values that float32 lacks, too.
+TEST(conformance_casts_of_float64_levels_equal_scalar) {
+  for_each_casting(6, [](const CastFamily&, const Casting& c) {
+    if (c.from != DType::kFloat32 || c.to != DType::kFloat32) return;
+    const std::vector<float> x = values_of(c.x, c.from);
+    std::vector<double> wide(x.begin(), x.end());
+    for (size_t i = 0; i < c.n; ++i) wide[i] *= 1 + static_cast<double>(i % 3) * 0x1p-40;
+    Casting doubles{c.cast, DType::kFloat64, DType::kFloat64, {}, c.n};
+    doubles.x.resize(c.n * sizeof(double));
+    if (c.n > 0) std::memcpy(doubles.x.data(), wide.data(), doubles.x.size());
+    std::vector<CastStatistics> here(statistics_blocks(c.n)), there(here.size());
+    const auto y = whole(doubles, here.data());
+    auto in_place = doubles.x;
+    c.cast.roundtrip(in_place.data(), DType::kFloat64, run_of(doubles), 0, c.n, in_place.data(),
+                     DType::kFloat64, nullptr);
+    CHECK(in_place == y, "in place: ", doubles.name());
+    AtSimdLevel scalar("scalar");
+    CHECK(whole(doubles, there.data()) == y && here == there, doubles.name());
   });
 }
 

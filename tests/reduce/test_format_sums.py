@@ -15,12 +15,13 @@ import torch.distributed as dist
 import torch_cgx
 from torch_cgx import _shifts, emulate
 
-TINY = [[1e-6, -3e-7], [2e-6, 5e-7]]
-FOUR = [[0.3, -0.01], [0.25, 0.02], [-0.1, 0.005], [0.7, 0.001]]
-STAGNATION = [[16.0]] + [[0.5]] * 16
-FINE = [[1.0]] + [[0.03125]] * 31
-DESCENDING = [[16.0], [1.0], [1.0], [1.0]]
-NODE = [[0.3, -0.01], [0.25, 0.02]]
+TINY = [[1e-6, -3e-7], [2e-6, 5e-7]]  # V6
+FOUR = [[0.3, -0.01], [0.25, 0.02], [-0.1, 0.005], [0.7, 0.001]]  # V7
+STAGNATION = [[16.0]] + [[0.5]] * 16  # V8
+FINE = [[1.0]] + [[0.03125]] * 31  # V8
+DESCENDING = [[16.0], [1.0], [1.0], [1.0]]  # V9
+NODE = [[0.3, -0.01], [0.25, 0.02]]  # V11
+ZERO = [[0.0, 0.0]]  # V14
 
 GOLDEN: list[tuple[tuple[int, int], list[list[float]], dict[str, Any], list[float]]] = [
     ((5, 2), TINY, {"aps": True}, [2.86102294921875e-06, 1.7881393432617188e-07]),
@@ -39,6 +40,7 @@ GOLDEN: list[tuple[tuple[int, int], list[list[float]], dict[str, Any], list[floa
     ((4, 3), FOUR, {}, [1.125, 0.017578125]),
     ((4, 3), FOUR, {"kahan": True}, [1.125, 0.017578125]),
     ((3, 0), FOUR, {}, [1, 0]),
+    ((3, 0), FOUR, {"kahan": True}, [1, 0]),
     ((4, 3), STAGNATION, {}, [16]),
     ((4, 3), STAGNATION, {"kahan": True}, [24]),
     ((5, 2), FINE, {}, [1]),
@@ -48,8 +50,8 @@ GOLDEN: list[tuple[tuple[int, int], list[list[float]], dict[str, Any], list[floa
     ((4, 3), NODE, {"aps": True, "emulate_node": 2}, [0.5625, 0.009765625]),
     ((5, 2), NODE, {"aps": True, "emulate_node": 2}, [0.5, 0.009765625]),
     ((3, 0), NODE, {"aps": True, "emulate_node": 2}, [0.5, 0.03125]),
-    ((4, 3), [[0.0, 0.0]] * 2, {"aps": True}, [0, 0]),
-    ((4, 3), [[0.0, 0.0]] * 4, {"aps": True, "emulate_node": 2}, [0, 0]),
+    ((4, 3), ZERO * 2, {"aps": True}, [0, 0]),
+    ((4, 3), ZERO * 4, {"aps": True, "emulate_node": 2}, [0, 0]),
 ]
 
 
@@ -72,7 +74,25 @@ def test_a_tie_without_a_mantissa_goes_up_in_cpd_and_to_even_in_ieee():
         assert found.tolist() == [expected, 2.0**-22]
 
 
+@pytest.mark.parametrize(("values", "exponent"), [(TINY, -17), (FOUR, 2), (NODE, 0)])
+def test_exponents_of_vectors(values, exponent):
+    """V6, V7, V11: E."""
+    largest = torch.tensor(values).abs().max()
+    assert _shifts.exponents_of(largest, len(values)).item() == exponent
+
+
+def test_shifted_micro_batches():
+    """V11: what is added up, for (4, 3) and (3, 0)."""
+    for bits, shift, expected in (
+        ((4, 3), 7, [[40.0, -1.25], [32.0, 2.5]]),
+        ((3, 0), 3, [[2.0, -0.0], [2.0, 0.25]]),
+    ):
+        format = emulate.Float(*bits, variant="cpd")
+        assert emulate.cast(torch.tensor(NODE) * 2.0**shift, format).tolist() == expected
+
+
 def test_exponents_are_exact():
+    """V12: the first three, of two ranks."""
     values = [1.0, 1.0000001, 0.9999999, 3e38, 2.0**-149, 0.0, float("nan"), float("inf")]
     for count, expected in ((2, [1, 2, 1, 129, -148]), (1, [0, 1, 0, 128, -149])):
         found = _shifts.exponents_of(torch.tensor(values), count).tolist()

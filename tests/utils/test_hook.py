@@ -351,13 +351,14 @@ class _Words(nn.Module):
         return self.rest(self.words(words))
 
 
-def _sparse(rank, world_size):
+def _sparse(rank, world_size, aps):
     hook._warned_of_sparse = False  # a process of the pool has seen other tests
     torch.manual_seed(0)
     plain = dist.new_group(backend="gloo")
     models = [DistributedDataParallel(_Words(), process_group=g) for g in (None, plain)]
     models[1].load_state_dict(models[0].state_dict())
-    models[0].register_comm_hook(_state(), cgx_hook)
+    state = CGXState(config={"codec": "fp16", "bits": 16}, aps=True) if aps else _state()
+    models[0].register_comm_hook(state, cgx_hook)
     generator = torch.Generator().manual_seed(rank)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -373,9 +374,9 @@ def _sparse(rank, world_size):
     return warned, digest(gradients(models[0].module.rest)), torch_cgx.stats()["compressed_calls"]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_sparse_gradients_are_exact_with_one_warning(world_size):
-    results = run_pooled(_sparse, world_size)
+@pytest.mark.parametrize("world_size, aps", [(1, False), (2, False), (3, False), (2, True)])
+def test_sparse_gradients_are_exact_with_one_warning(world_size, aps):
+    results = run_pooled(_sparse, world_size, aps)
     assert len({digests for _, digests, _ in results}) == 1
     assert all(calls >= 3 for _, _, calls in results)
     assert all(len(warned) == 1 and "reduced exactly" in warned[0] for warned, _, _ in results)

@@ -83,6 +83,7 @@ def _along(
     x: torch.Tensor, way: Way, out: torch.Tensor | None, key: list[int], statistics: bool
 ) -> Any:
     """Blocks along another dimension than the last one, channels of another than the first one."""
+    _operators._check_floating("tensor", x)
     if out is not None:
         _operators._check_out(x, out)
     assert way.axis is not None

@@ -10,6 +10,8 @@ import torch
 from torch_cgx.emulate._cast import cast
 from torch_cgx.emulate._format import Format
 
+_OTHERS = [1.0, -1.0] * 4  # values that share a scale with one; SmaQ leaves fewer than 8 unchanged
+
 
 @dataclasses.dataclass(frozen=True)
 class Description:
@@ -56,7 +58,7 @@ def describe(format: Format) -> Description:
         step=_step_below(format),
         nan=_shared(format, math.nan, shares),
         infinite=_shared(format, math.inf, shares),
-        zero=_zero(format, [-0.0, 1.0]),
+        zero=_zero(format, [-0.0, *_OTHERS]),
         beyond="scaled",
     )
 
@@ -122,7 +124,7 @@ def _zero(format: Format, values: list[float]) -> str:
 
 def _shared(format: Format, value: float, shares: str) -> str:
     """Of a value among others that share a scale with it."""
-    with_value = _cast_of(format, [value, 1.0, 0.5, -1.0])
+    with_value = _cast_of(format, [value, *_OTHERS])
     if all(math.isnan(y) for y in with_value):
         return f"NaN, all of {shares}"
     return _word(with_value[0], None)

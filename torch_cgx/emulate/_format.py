@@ -31,6 +31,7 @@ class Format:
 
     family: ClassVar[str]  # the engine's name of the class
     axis: Any = -1  # the dimension along which values belong together
+    by_channels = False  # what has one number in that dimension belongs together
     text = ""
     """The engine's text of the format."""
 
@@ -67,7 +68,7 @@ class Format:
     def info(self, x: torch.Tensor | None = None) -> Info:
         """What the format costs and holds: see `Info`. x: the tensor whose bits are counted, with
         the scales of its blocks; None: a tensor of whole blocks, without what a whole tensor
-        shares.
+        shares. TypeError: x is no tensor that `cast` takes.
         """
         from torch_cgx.emulate._info import info_of
 
@@ -107,10 +108,10 @@ def way_of(format: Format | str) -> Way:
 
 def _way(format: Format) -> Way:
     axis = format.axis
-    if not isinstance(axis, int) or axis == -1:
+    if not isinstance(axis, int):
         return Way(format.text, None, False)
-    by_channels = bool(format.facts["by_channels"])
-    return Way(format.text, None if by_channels and axis == 0 else axis, by_channels)
+    home = 0 if format.by_channels else -1
+    return Way(format.text, None if axis == home else axis, format.by_channels)
 
 
 @constant

@@ -4,6 +4,7 @@ become."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_cgx.emulate._format import Format
@@ -179,6 +180,10 @@ class Integer(Format):
         if isinstance(self.axis, bool) or not isinstance(self.axis, int):
             raise TypeError(f"Integer: axis={self.axis!r}, allowed: an int, None")
 
+    @property
+    def by_channels(self) -> bool:  # type: ignore[override]
+        return self.per == "channel"
+
     def _parameters(self) -> dict[str, Any]:
         return {name: value for name, value in super()._parameters().items() if name != "axis"}
 
@@ -198,7 +203,8 @@ class ZScore(Format):
         beyond the bits that it counted.
 
     A tensor of fewer than 8 values, or with sigma 0, is unchanged. A NaN or an infinity makes all
-    of it NaN. info(x).bits counts x's outliers. Source: SmaQ, IEEE CAL 20(2), 126-129, 2021.
+    of it NaN; of "sampled", itself alone if it is no sample. info(x).bits counts x's outliers.
+    Source: SmaQ, IEEE CAL 20(2), 126-129, 2021.
 
     ValueError, TypeError: a parameter is not allowed; the text names it and what is allowed.
     """
@@ -216,15 +222,20 @@ class ZScore(Format):
     outlier_threshold: float = 2.5
 
     def info(self, x: torch.Tensor | None = None) -> Info:
-        """As Format.info(); of a tensor, its own outliers are counted, by the mean and sigma of all
-        its values.
+        """As Format.info(); of a tensor, its own outliers are counted, by mean and sigma of all its
+        values also where a cast takes samples. Fewer than 8 values have their own type's bits.
         """
         info = super().info(x)
-        if x is None or x.numel() < 8:
+        if x is None or x.numel() == 0:
             return info
+        if x.numel() < 8:
+            own = 8 * x.element_size()
+            return dataclasses.replace(info, bits=own, total_bits=own * x.numel(), side_bits=0)
         values = x.detach().double()
-        z = (values - values.mean()).abs() / values.std()
-        outliers = int((z > self.main_threshold).sum())
+        sigma = values.std()
+        if self.statistics == "range":
+            sigma = (values.max() - values.min()) / math.sqrt(2 * math.log(x.numel()))
+        outliers = int(((values - values.mean()).abs() / sigma > self.main_threshold).sum())
         side = info.side_bits or 0.0
         total = x.numel() * self.main_bits + outliers * (self.outlier_bits - self.main_bits) + side
         return dataclasses.replace(info, bits=total / x.numel(), total_bits=total)

@@ -41,10 +41,9 @@ def _blocks_and_groups(format: Format, x: torch.Tensor) -> tuple[int, int]:
         moved = shape.pop(format.axis)
         shape.append(moved)
     columns = shape[-1]
+    runs = columns if facts["by_channels"] else x.numel() // columns
     if facts["by_channels"]:
-        runs, columns = shape[0], x.numel() // shape[0]
-    else:
-        runs = x.numel() // columns
+        columns = x.numel() // runs
     if facts["block_rows"] > 1:
         rows = shape[-2] if len(shape) > 1 else 1
         runs = x.numel() // (rows * columns) * math.ceil(rows / facts["block_rows"])
@@ -59,6 +58,9 @@ def info_of(format: Format, x: torch.Tensor | None) -> Info:
     if x is None:
         shared = facts["block_bits"] / (facts["block"] * facts["block_rows"])
         return Info(facts["bits"] + shared, None, None, largest, step)
+    from torch_cgx.emulate._operators import _check_floating
+
+    _check_floating("x", x)
     blocks, groups = _blocks_and_groups(format, x)
     side = blocks * facts["block_bits"] + groups * facts["group_bits"]
     total = x.numel() * facts["bits"] + side

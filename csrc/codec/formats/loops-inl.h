@@ -9,13 +9,9 @@ template <Kind kind, bool plain>
 static inline CGX_INLINE void narrow_by(const Rules& rules, const float* x, size_t n, Draws draws,
                                         float* y) {
   const Rule<float> rule = rules.narrow;
-  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          rule.random_shift;
-    }
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i, state += kRandomStep) {
+    const uint32_t random = drawn<kind>(draws, state, rule.random_shift);
     y[i] = rounded<kind, plain>(rule, x[i], random);
   }
 }
@@ -32,16 +28,12 @@ template <Kind kind>
 static void wide(const Rules& rules, const double* x, size_t n, Draws draws, double* y) {
   const Rule<double> rule = rules.wide;
   const Rule<float> other = rules.narrow;
-  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i, state += kRandomStep) {
     if constexpr (kind == Kind::kCpd) {
       y[i] = static_cast<double>(rounded<kind>(other, static_cast<float>(x[i]), 0));
     } else {
-      uint32_t random = 0;
-      if constexpr (kind == Kind::kStochastic) {
-        random =
-            random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-            rule.random_shift;
-      }
+      const uint32_t random = drawn<kind>(draws, state, rule.random_shift);
       y[i] = rounded<kind>(rule, x[i], random);
     }
   }

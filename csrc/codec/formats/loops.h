@@ -27,7 +27,16 @@ struct Rules {
 struct Draws {
   RandomKey key;
   uint32_t counter = 0;
+
+  /// The state of the first value's number; the next one's is kRandomStep more.
+  uint32_t state() const { return key.low + counter * kRandomStep; }
 };
+
+/// A value's random bits, of its state: none unless a rounding is stochastic.
+template <Kind kind>
+CGX_HD_LOOP uint32_t drawn(const Draws& draws, uint32_t state, int32_t shift) {
+  return kind == Kind::kStochastic ? random_bits_of(state, draws.key.high) >> shift : 0;
+}
 
 /// Calls work(first, n, draws) for parts of n values whose numbers begin with `number`: within a part the
 /// counter, which has the low word of a value's number, does not overflow.

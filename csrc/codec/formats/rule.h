@@ -167,7 +167,7 @@ CGX_HD_LOOP Real rounded(const Rule<Real>& rule, Real x, uint32_t random) {
     // Of what is not finite, too, as far as that becomes the same.
     r = choose(where_less(rule.largest + more, r), rule.beyond + more, r);
     if constexpr (kind == Kind::kZero) {
-      r = choose(where_less(u, Type::kInfinity), r, rule.infinite + more);
+      r = select(where_less(u, Type::kInfinity), r, rule.infinite + more);
     }
     if constexpr (!plain) r &= ~where_less(r, rule.least_kept);
     const Word nan = where_less(Type::kInfinity, r) | where_less(Type::kInfinity, u);

@@ -66,7 +66,7 @@ CGX_HD_LOOP float power_of_two(int32_t s) {
 
 /// The greater of two numbers that are not negative, on their bits.
 CGX_HD_LOOP float greater_of(float a, float b) {
-  return from_bits(choose(where_less(as_bits(a), as_bits(b)), as_bits(b), as_bits(a)));
+  return from_bits(select(where_less(as_bits(a), as_bits(b)), as_bits(b), as_bits(a)));
 }
 
 /// 1 for a group of zeros, else its scale.
@@ -74,7 +74,7 @@ template <typename Real>
 CGX_HD_LOOP float scale_unless_zero(Real amax, float scale) {
   using Word = typename WordOf<Real>::Word;
   const Word zero = where_less(as_bits(amax), Word{1});
-  return from_bits(choose(static_cast<uint32_t>(zero), as_bits(1.0f), as_bits(scale)));
+  return from_bits(select(static_cast<uint32_t>(zero), as_bits(1.0f), as_bits(scale)));
 }
 
 /// The scale, or the number before it where `largest` times it would be infinite.

@@ -50,19 +50,22 @@ static void unpack(const std::byte* in, size_t, int bits, size_t n, uint8_t* cod
 }
 #endif
 
+constexpr size_t kChunk = 1024;
+
+/// n: at most kChunk.
 template <Kind kind, bool plain, typename Code>
 static inline CGX_INLINE void code_piece(const Coder& coder, const float* x, size_t n, Draws draws,
                                          Code* codes) {
   const Rule<float> rule = coder.rule;
   const CodeRule code = coder.code;
+  // Two loops: in one, compilers make branches of what follows from a rounded value.
+  float y[kChunk];
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i, state += kRandomStep) {
+    y[i] = rounded<kind, plain>(rule, x[i], drawn<kind>(draws, state, rule.random_shift));
+  }
   CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          rule.random_shift;
-    }
-    codes[i] = static_cast<Code>(rounded_code<kind, plain>(rule, code, x[i], random));
+    codes[i] = static_cast<Code>(code_of(code, unsaturated(code, x[i], y[i])));
   }
 }
 
@@ -78,8 +81,6 @@ static inline CGX_INLINE void code_chunk(const Coder& coder, const float* x, siz
   if (some == n) return;
   code_piece<kind, plain>(coder, x + some, n - some, {key_of_high(key, high + 1), 0}, codes + some);
 }
-
-constexpr size_t kChunk = 1024;
 
 template <Kind kind, bool plain>
 static void encode_by(const Coder& coder, const float* x, size_t n, RandomKey key, uint64_t index,

@@ -5,6 +5,7 @@
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
 #include "codec/casts/gpu/blocks.h"
+#include "codec/casts/gpu/measured.h"
 #include "codec/compat/gpu/decode.h"
 #include "codec/compat/gpu/encode.h"
 #include "codec/families/gpu_list.h"
@@ -200,6 +201,11 @@ CGX_BLOCK_KERNEL(cgx_dropout, dropping::on_gpu::Call, NoMemory, dropping::on_gpu
 CGX_BLOCK_KERNEL(cgx_cast_round, casting::on_gpu::Call, NoMemory, casting::on_gpu::round_stage)
 CGX_BLOCK_KERNEL(cgx_cast_blocks, casting::on_gpu::Call, casting::on_gpu::BlocksMemory,
                  casting::on_gpu::blocks_stage)
+CGX_BLOCK_KERNEL(cgx_cast_measure, casting::on_gpu::Call, casting::on_gpu::MeasureMemory,
+                 casting::on_gpu::measure_stage)
+CGX_BLOCK_KERNEL(cgx_cast_join, casting::on_gpu::Call, NoMemory, casting::on_gpu::join_stage)
+CGX_BLOCK_KERNEL(cgx_cast_measured, casting::on_gpu::Call, NoMemory,
+                 casting::on_gpu::measured_stage)
 
 /// The shared memory of a warp's family; none where it has an empty struct for it.
 #define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                                  \

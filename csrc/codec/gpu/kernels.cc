@@ -62,6 +62,9 @@ KernelModule::KernelModule(const Driver& driver, const void* image)
   dropout_ = function("cgx_dropout");
   cast_round_ = function("cgx_cast_round");
   cast_blocks_ = function("cgx_cast_blocks");
+  cast_measure_ = function("cgx_cast_measure");
+  cast_join_ = function("cgx_cast_join");
+  cast_measured_ = function("cgx_cast_measured");
   for (const WarpKernels& kernels : kWarpKernels) {
     const std::string name = str_of("cgx_", kernels.name, "_");
     OfWarps found{kernels.family, kernels.warps, {}, {}, function(name + "sum")};
@@ -192,8 +195,17 @@ void KernelModule::dropout(const dropping::on_gpu::Call& call, device::Stream st
 }
 
 void KernelModule::cast(const casting::on_gpu::Call& call, device::Stream stream) const {
-  const bool blocks = call.work == casting::on_gpu::Work::kBlocks;
-  launch(blocks ? cast_blocks_ : cast_round_, call, call.count, 1, kThreads, stream);
+  using casting::on_gpu::Work;
+  if (call.work == Work::kRound || call.work == Work::kBlocks) {
+    const bool blocks = call.work == Work::kBlocks;
+    return launch(blocks ? cast_blocks_ : cast_round_, call, call.count, 1, kThreads, stream);
+  }
+  casting::on_gpu::Call part = call;
+  part.count = casting::on_gpu::measured_blocks(call);
+  launch(cast_measure_, part, part.count, 1, kThreads, stream);
+  part.count = 1;
+  launch(cast_join_, part, part.count, 1, kThreads, stream);
+  launch(cast_measured_, call, call.count, 1, kThreads, stream);
 }
 
 }  // namespace cgx::gpu

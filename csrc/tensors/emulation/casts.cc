@@ -22,7 +22,7 @@ namespace cgx {
 namespace {
 
 // Values that one thread measures at a time: so the order of their sums is the tensor's.
-constexpr size_t kMeasured = 16 * kStatisticsBlock;
+constexpr size_t kMeasured = kJoinedBlocks * kStatisticsBlock;
 
 struct BelowAutograd {
   at::AutoDispatchBelowADInplaceOrView autograd;
@@ -46,12 +46,7 @@ Measured measure_samples(const HostCall& call, size_t first, size_t count) {
   const size_t each = size_of(call.dtype), samples = std::min(call.cast.samples(), count);
   std::vector<std::byte> values(samples * each);
   for (size_t i = 0; i < samples; ++i) {
-    // A part of the group for each sample, and a place in it.
-    const size_t begin = count * i / samples, end = count * (i + 1) / samples;
-    const RandomKey k = call.key;
-    const uint32_t bits = random_bits(static_cast<uint32_t>(i), ~k.low, ~k.high);
-    const size_t place =
-        begin + static_cast<size_t>((static_cast<uint64_t>(bits) * (end - begin)) >> 32);
+    const size_t place = casting::sample_place(call.key, i, samples, count);
     std::copy_n(call.in(first + place), each, values.data() + i * each);
   }
   return call.cast.measure(values.data(), call.dtype, samples);

@@ -25,13 +25,9 @@ static inline CGX_INLINE typename WordOf<Real>::Signed greatest(
 template <Kind kind, bool plain, bool exact, typename Real>
 static inline CGX_INLINE void cast_piece(const Rule<Real>& rule, const Real* x, size_t n,
                                          Real scale, Real inverse, formats::Draws draws, Real* y) {
-  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          rule.random_shift;
-    }
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i, state += kRandomStep) {
+    const uint32_t random = formats::drawn<kind>(draws, state, rule.random_shift);
     y[i] =
         formats::rounded<kind, plain>(rule, exact ? x[i] * inverse : x[i] / scale, random) * scale;
   }

@@ -24,6 +24,15 @@ class WithZeroPoint final : public IntegerCast {
   CastSize size() const override { return size_of_scales(32 + integers().bits); }
   double largest() const override { return std::ldexp(1.0, integers().bits) - 1; }
 
+  bool set_call(casting::on_gpu::Call& call) const override {
+    call.narrow = rules_.narrow;
+    call.wide = rules_.wide;
+    call.kind = static_cast<uint8_t>(rules_.kind);
+    call.steps = largest();
+    set_blocks(call);
+    return true;
+  }
+
   Measured join(const Measured& a, const Measured& b) const override {
     // NaN and infinities win.
     return {{extreme(a.of[0], b.of[0], a.of[0] < b.of[0]),

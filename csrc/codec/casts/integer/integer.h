@@ -44,6 +44,14 @@ class IntegerCast : public Cast {
  protected:
   bool of_blocks() const { return integers_.per == Per::kBlock; }
   const Integers& integers() const { return integers_; }
+  // Rows and channels are blocks as long as they are.
+  void set_blocks(casting::on_gpu::Call& call) const {
+    const bool whole = integers_.per == Per::kRow || integers_.per == Per::kChannel;
+    call.grid.size = whole ? 0 : static_cast<uint32_t>(integers_.size);
+    call.grid.block_rows = 1;
+    call.of_tensor = integers_.per == Per::kTensor;
+    call.work = casting::on_gpu::Work::kBlocks;
+  }
   CastSize size_of_scales(double bits) const {
     return {.bits = static_cast<double>(integers_.bits),
             .block_bits = of_blocks() ? bits : 0,

@@ -8,22 +8,6 @@ using formats::Kind;
 using formats::Rule;
 using formats::WordOf;
 
-// Bits in the order of the values: magnitudes of negative ones are turned, and back by the same.
-template <typename Real>
-static inline CGX_INLINE typename WordOf<Real>::Signed turned(typename WordOf<Real>::Signed bits) {
-  using Signed = typename WordOf<Real>::Signed;
-  constexpr Signed kMagnitude = static_cast<Signed>(WordOf<Real>::kSign - 1);
-  return bits ^ ((bits >> (8 * sizeof(Real) - 1)) & kMagnitude);
-}
-template <typename Real>
-static inline CGX_INLINE typename WordOf<Real>::Signed place_of(Real x) {
-  return turned<Real>(static_cast<typename WordOf<Real>::Signed>(as_bits(x)));
-}
-template <typename Real>
-static inline CGX_INLINE Real value_at(typename WordOf<Real>::Signed place) {
-  return formats::real_of_word(static_cast<typename WordOf<Real>::Word>(turned<Real>(place)));
-}
-
 template <Kind kind, typename Real>
 static inline CGX_INLINE void cast_by(const Rule<Real>& given, const Values<Real>& v) {
   using Signed = typename WordOf<Real>::Signed;
@@ -34,17 +18,11 @@ static inline CGX_INLINE void cast_by(const Rule<Real>& given, const Values<Real
   const Real* const x = v.x;
   Real* const y = v.y;
   const formats::Draws draws = v.draws;
-  CGX_INDEPENDENT for (size_t i = 0; i < v.n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          rule.random_shift;
-    }
-    Signed k = place_of(formats::rounded<kind, false>(rule, x[i] / scale, random));
-    k = k < lowest ? lowest : k;
-    k = k > highest ? highest : k;
-    y[i] = value_at<Real>(k) * scale;
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < v.n; ++i, state += kRandomStep) {
+    const uint32_t random = formats::drawn<kind>(draws, state, rule.random_shift);
+    const Real integer = formats::rounded<kind, false>(rule, x[i] / scale, random);
+    y[i] = multiple_of(integer, scale, lowest, highest);
   }
 }
 

@@ -43,15 +43,12 @@ class Symmetric final : public IntegerCast {
   }
 
   bool set_call(casting::on_gpu::Call& call) const override {
-    if (!of_blocks()) return false;
     call.narrow = shape_.rules.narrow;
     call.wide = shape_.rules.wide;
     call.kind = static_cast<uint8_t>(shape_.rules.kind);
     call.scale_rule = shape_.scale_rule;
     call.scale = static_cast<uint8_t>(shape_.scale);
-    call.grid.size = static_cast<uint32_t>(shape_.size);
-    call.grid.block_rows = 1;
-    call.work = casting::on_gpu::Work::kBlocks;
+    set_blocks(call);
     return true;
   }
 

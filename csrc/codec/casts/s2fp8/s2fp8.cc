@@ -1,20 +1,13 @@
 // `s2fp8`: e5m2 of magnitudes that are squeezed and shifted in the logarithm (formulas.h).
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 
-#include "base/unroll.h"
 #include "codec/casts/list.h"
-#include "codec/casts/s2fp8/formulas.h"
-#include "codec/formats/loops.h"
+#include "codec/casts/s2fp8/loops.h"
 
 namespace cgx {
 namespace {
 
 using formats::Kind;
-
-// The logarithms are summed in 16 lanes, as zscore/loops.h sums values.
-constexpr size_t kLogLanes = 16;
 
 class S2Fp8Cast final : public Cast {
  public:
@@ -33,80 +26,39 @@ class S2Fp8Cast final : public Cast {
   double largest() const override { return std::nan(""); }
   double smallest_step() const override { return std::nan(""); }
 
-  Measured join(const Measured& a, const Measured& b) const override {
-    return {{a.of[0] + b.of[0], a.of[1] + b.of[1], std::max(a.of[2], b.of[2])}};
+  Measured join(const Measured& a, const Measured& b) const override { return s2fp8::joined(a, b); }
+
+  bool set_call(casting::on_gpu::Call& call) const override {
+    call.kind = static_cast<uint8_t>(rules_.kind);
+    call.narrow = rules_.narrow;
+    call.work = casting::on_gpu::Work::kSqueezed;
+    return true;
   }
 
  private:
-  // The number of finite values other than 0, the sum of their logarithms, and the greatest of these.
-  template <typename Real>
-  static Measured logarithms(const Real* x, size_t n) {
-    double count[kLogLanes] = {}, sums[kLogLanes] = {}, greatest = -INFINITY;
-    for (size_t i = 0; i < n; ++i) {
-      const auto value = static_cast<double>(x[i]);
-      if (value == 0 || !std::isfinite(value)) continue;
-      const double l = formats::log2_of(std::fabs(value));
-      count[i % kLogLanes] += 1;
-      sums[i % kLogLanes] += l;
-      greatest = std::max(greatest, l);
-    }
-    for (size_t step = kLogLanes / 2; step > 0; step /= 2) {
-      for (size_t k = 0; k < step; ++k) {
-        count[k] += count[k + step];
-        sums[k] += sums[k + step];
-      }
-    }
-    return {{count[0], sums[0], greatest}};
+  Measured measure(const float* x, size_t n) const override {
+    return s2fp8::loops().logarithms(x, n);
   }
-  Measured measure(const float* x, size_t n) const override { return logarithms(x, n); }
-  Measured measure(const double* x, size_t n) const override { return logarithms(x, n); }
+  Measured measure(const double* x, size_t n) const override {
+    return s2fp8::loops().wide_logarithms(x, n);
+  }
 
   void cast(const float* x, size_t n, const Run& run, float* y, uint64_t*) const override {
-    cast_as(x, n, run, y);
+    cast_by(x, n, run, y, s2fp8::loops().narrow[static_cast<int>(rules_.kind)]);
   }
   void cast(const double* x, size_t n, const Run& run, double* y, uint64_t*) const override {
-    cast_as(x, n, run, y);
+    cast_by(x, n, run, y, s2fp8::loops().wide[static_cast<int>(rules_.kind)]);
   }
 
-  template <typename Real>
-  void cast_as(const Real* x, size_t n, const Run& run, Real* y) const {
-    switch (rules_.kind) {
-      case Kind::kNearest:
-        return cast_by<Kind::kNearest>(x, n, run, y);
-      case Kind::kZero:
-        return cast_by<Kind::kZero>(x, n, run, y);
-      default:
-        return cast_by<Kind::kStochastic>(x, n, run, y);
-    }
-  }
-
-  template <Kind kind, typename Real>
-  void cast_by(const Real* x, size_t n, const Run& run, Real* y) const {
-    const double mean = run.measured.of[1] / run.measured.of[0];
-    const double width = run.measured.of[2] - mean;
-    // Magnitudes that are all equal need no squeezing, and have no slope.
-    if (run.measured.of[0] == 0 || !(width > 0)) {
-      if (x != y) std::memcpy(y, x, n * sizeof(Real));
-      return;
-    }
-    const auto alpha = static_cast<float>(s2fp8::kGreatest / width);
-    const auto beta = static_cast<float>(-s2fp8::kGreatest / width * mean);
-    const s2fp8::Squeeze squeeze{static_cast<double>(alpha), static_cast<double>(beta),
-                                 rules_.narrow};
-    for (size_t i = 0; i < n; ++i) {
-      const auto value = static_cast<double>(x[i]);
-      if (value == 0 || !std::isfinite(value)) {
-        y[i] = value == value ? x[i] : static_cast<Real>(from_bits(kNan));
-        continue;
-      }
-      const RandomKey key = key_of_high(run.key, static_cast<uint32_t>((run.index + i) >> 32));
-      const uint32_t bits =
-          kind == Kind::kStochastic
-              ? random_bits(static_cast<uint32_t>(run.index + i), key.low, key.high)
-              : 0;
-      y[i] = static_cast<Real>(
-          s2fp8::squeezed<kind>(squeeze, value, bits >> rules_.narrow.random_shift));
-    }
+  template <typename Real, typename Loop>
+  void cast_by(const Real* x, size_t n, const Run& run, Real* y, Loop loop) const {
+    const s2fp8::Slope slope = s2fp8::slope_of(run.measured);
+    const casting::Way way = s2fp8::way_of(slope);
+    if (way != casting::Way::kCast) return casting::without_cast(way, x, n, y);
+    formats::in_draws(run.key, run.index, n,
+                      [&](size_t first, size_t some, const formats::Draws& draws) {
+                        loop(rules_.narrow, slope, x + first, some, draws, y + first);
+                      });
   }
 
   const formats::Rules rules_;

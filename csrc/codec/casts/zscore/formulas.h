@@ -7,7 +7,7 @@
 //   y = mean + sign(z) (k / r, + T of an outlier) sigma
 //
 // k is at most 2^(bits - 2) - 1, also of |z| > T_o, so that it fits its word, unless the caller lets it grow,
-// as SmaQ's own code does.
+// as SmaQ's own code does. A NaN or an infinity, which the mean of a sample need not show, becomes NaN.
 // Source: SmaQ, IEEE CAL 20(2), 2021.
 #pragma once
 
@@ -15,10 +15,11 @@
 
 namespace cgx::zscore {
 
+/// The constants of a code. They do not depend on the values.
 template <typename Real>
 struct Zones {
   using Word = typename formats::WordOf<Real>::Word;
-  Real mean, sigma, threshold;
+  Real threshold;
   Real rate[2], step[2];      // r and 1 / r: of main codes, of outliers
   Word most[2];               // the largest k
   Word cleared;               // bits of a negative result that become 0: all or none
@@ -26,10 +27,10 @@ struct Zones {
 };
 
 template <formats::Kind kind, typename Real>
-CGX_HD_LOOP Real coded(const Zones<Real>& zones, Real x, uint32_t random) {
+CGX_HD_LOOP Real coded(const Zones<Real>& zones, Real mean, Real sigma, Real x, uint32_t random) {
   using Type = formats::WordOf<Real>;
   using Word = typename Type::Word;
-  const Real z = (x - zones.mean) / zones.sigma;
+  const Real z = (x - mean) / sigma;
   const Word sign = as_bits(z) & Type::kSign, u = as_bits(z) & ~Type::kSign;
   const Word outlier = formats::where_less(as_bits(zones.threshold), u);
   const auto pick = [&](Real main, Real other) {
@@ -37,13 +38,16 @@ CGX_HD_LOOP Real coded(const Zones<Real>& zones, Real x, uint32_t random) {
   };
   const Real base = formats::real_of_word(as_bits(zones.threshold) & outlier);
   const Real place = (formats::real_of_word(u) - base) * pick(zones.rate[0], zones.rate[1]);
-  const Word k = as_bits(formats::rounded<kind, false>(zones.whole, place, random));
+  // To an integer; of what is beyond all codes anything that is, too.
+  const Word k = formats::round_tiny<kind, false>(zones.whole, as_bits(place), random);
   const Word most = formats::select(outlier, zones.most[1], zones.most[0]);
   const Word kept = formats::select(formats::where_less(most, k), most, k);
   const Real size = formats::real_of_word(kept) * pick(zones.step[0], zones.step[1]) + base;
-  const Real y = formats::real_of_word(as_bits(size) | sign) * zones.sigma + zones.mean;
+  const Real y = formats::real_of_word(as_bits(size) | sign) * sigma + mean;
   const Word negative = Word{0} - (as_bits(y) >> (8 * sizeof(Word) - 1));
-  return formats::real_of_word(as_bits(y) & ~(negative & zones.cleared));
+  const Word finite = formats::where_less(as_bits(x) & ~Type::kSign, Type::kInfinity);
+  const Word kept_y = as_bits(y) & ~(negative & zones.cleared);
+  return formats::real_of_word(formats::select(finite, kept_y, Type::kNanWord));
 }
 
 }  // namespace cgx::zscore

@@ -7,30 +7,27 @@ namespace {
 using formats::Kind;
 
 template <Kind kind, typename Real>
-static inline CGX_INLINE void cast_by(const Zones<Real>& given, const Real* x, size_t n,
-                                      formats::Draws draws, Real* y) {
+static inline CGX_INLINE void cast_by(const Zones<Real>& given, Centre centre, const Real* x,
+                                      size_t n, formats::Draws draws, Real* y) {
   const Zones<Real> zones = given;
-  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i) {
-    uint32_t random = 0;
-    if constexpr (kind == Kind::kStochastic) {
-      random =
-          random_bits(draws.counter + static_cast<uint32_t>(i), draws.key.low, draws.key.high) >>
-          zones.whole.random_shift;
-    }
-    y[i] = coded<kind>(zones, x[i], random);
+  const auto mean = static_cast<Real>(centre.mean), sigma = static_cast<Real>(centre.sigma);
+  uint32_t state = draws.state();
+  CGX_INDEPENDENT for (size_t i = 0; i < n; ++i, state += kRandomStep) {
+    const uint32_t random = formats::drawn<kind>(draws, state, zones.whole.random_shift);
+    y[i] = coded<kind>(zones, mean, sigma, x[i], random);
   }
 }
 
 template <Kind kind>
-static void narrow(const Zones<float>& zones, const float* x, size_t n, formats::Draws draws,
-                   float* y) {
-  cast_by<kind>(zones, x, n, draws, y);
+static void narrow(const Zones<float>& zones, Centre centre, const float* x, size_t n,
+                   formats::Draws draws, float* y) {
+  cast_by<kind>(zones, centre, x, n, draws, y);
 }
 
 template <Kind kind>
-static void wide(const Zones<double>& zones, const double* x, size_t n, formats::Draws draws,
-                 double* y) {
-  cast_by<kind>(zones, x, n, draws, y);
+static void wide(const Zones<double>& zones, Centre centre, const double* x, size_t n,
+                 formats::Draws draws, double* y) {
+  cast_by<kind>(zones, centre, x, n, draws, y);
 }
 
 template <typename Real>

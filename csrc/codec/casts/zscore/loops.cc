@@ -7,15 +7,6 @@
 #include "codec/ops/foreach_level-inl.h"
 
 namespace cgx::zscore {
-namespace {
-
-Moments moments_of(const Sums& sums, double origin, size_t n) {
-  const auto count = static_cast<double>(n);
-  const double step = sums.distances / count;
-  return {count, origin + step, sums.squares - sums.distances * step};
-}
-
-}  // namespace
 
 const Loops& loops() {
   static constexpr cpu::ByLevel<Loops> kByLevel = CGX_BY_LEVEL(kLoops);
@@ -23,8 +14,13 @@ const Loops& loops() {
 }
 
 Moments moments(const float* x, size_t n) {
-  return moments_of(loops().sums(x, n), static_cast<double>(x[0]), n);
+  const Sums sums = loops().sums(x, n);
+  return moments_of(sums.distances, sums.squares, static_cast<double>(x[0]),
+                    static_cast<double>(n));
 }
-Moments moments(const double* x, size_t n) { return moments_of(loops().wide_sums(x, n), x[0], n); }
+Moments moments(const double* x, size_t n) {
+  const Sums sums = loops().wide_sums(x, n);
+  return moments_of(sums.distances, sums.squares, x[0], static_cast<double>(n));
+}
 
 }  // namespace cgx::zscore

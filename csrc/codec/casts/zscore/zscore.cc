@@ -1,8 +1,6 @@
 // `zscore`: SmaQ's two zones: values near the mean in few bits, the others in more (formulas.h).
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 
 #include "base/error.h"
 #include "codec/casts/integer/loops.h"
@@ -14,7 +12,6 @@ namespace {
 
 enum class Source : uint8_t { kFull, kSampled, kRange };
 
-constexpr size_t kFewest = 8;  // a tensor of fewer values is unchanged
 constexpr size_t kSamples = 16;
 
 class ZScoreCast final : public Cast {
@@ -31,7 +28,9 @@ class ZScoreCast final : public Cast {
         whole_(formats::Fixed{.word = 24,
                               .fraction = 0,
                               .rounding = static_cast<formats::Rounding>(config.get("rounding")),
-                              .random_bits = static_cast<int>(config.get("random_bits"))}) {
+                              .random_bits = static_cast<int>(config.get("random_bits"))}),
+        narrow_(zones_of(whole_.narrow)),
+        wide_(zones_of(whole_.wide)) {
     if (bits_[1] < bits_[0]) {
       throw ConfigError(str_of("zscore: outlier_bits=", bits_[1], " with main_bits=", bits_[0],
                                ", allowed: at least main_bits"));
@@ -55,19 +54,21 @@ class ZScoreCast final : public Cast {
   double smallest_step() const override { return 1 / rate(0); }
 
   Measured join(const Measured& a, const Measured& b) const override {
-    const zscore::Moments both = zscore::together(moments_of(a), moments_of(b));
-    Measured all{{both.count, both.mean, both.squares}};
-    if (source_ != Source::kRange) return all;
-    all.of[2] = std::min(a.of[2], b.of[2]);
-    all.of[3] = std::max(a.of[3], b.of[3]);
-    return all;
+    return zscore::joined(source_ == Source::kRange, a, b);
+  }
+
+  bool set_call(casting::on_gpu::Call& call) const override {
+    call.kind = static_cast<uint8_t>(whole_.kind);
+    call.spread = spread_of(call.values);
+    call.narrow_zones = narrow_;
+    call.wide_zones = wide_;
+    call.samples = samples();
+    call.farthest = farthest_;
+    call.work = casting::on_gpu::Work::kZScore;
+    return true;
   }
 
  private:
-  zscore::Moments moments_of(const Measured& m) const {
-    return {m.of[0], m.of[1], source_ == Source::kRange ? 0.0 : m.of[2]};
-  }
-
   template <typename Real>
   Measured measured(const Real* x, size_t n, const integers::Range<Real>& range) const {
     const zscore::Moments found = zscore::moments(x, n);
@@ -85,15 +86,16 @@ class ZScoreCast final : public Cast {
         source_ == Source::kRange ? integers::loops().wide_range(x, n) : integers::Range<double>{});
   }
 
-  double sigma_of(const Measured& m) const {
-    const double n = m.of[0];
+  // Of a tensor of `total` values.
+  zscore::Spread spread_of(size_t total) const {
+    const auto n = static_cast<double>(total);
     switch (source_) {
       case Source::kFull:
-        return std::sqrt(std::max(m.of[2], 0.0) / (n - 1));
+        return {false, n - 1};
       case Source::kSampled:
-        return std::sqrt(std::max(m.of[2], 0.0) / n);
+        return {false, static_cast<double>(std::min(total, kSamples))};
       default:
-        return (m.of[3] - m.of[2]) / std::sqrt(2 * std::log(n));
+        return {true, std::sqrt(2 * std::log(n))};
     }
   }
 
@@ -104,10 +106,8 @@ class ZScoreCast final : public Cast {
   }
 
   template <typename Real>
-  zscore::Zones<Real> zones(float mean, float sigma, const formats::Rule<Real>& whole) const {
+  zscore::Zones<Real> zones_of(const formats::Rule<Real>& whole) const {
     zscore::Zones<Real> zones{};
-    zones.mean = static_cast<Real>(mean);
-    zones.sigma = static_cast<Real>(sigma);
     zones.threshold = static_cast<Real>(threshold_);
     for (int zone = 0; zone < 2; ++zone) {
       zones.rate[zone] = static_cast<Real>(rate(zone));
@@ -122,37 +122,29 @@ class ZScoreCast final : public Cast {
 
   void cast(const float* x, size_t n, const Run& run, float* y,
             uint64_t* saturations) const override {
-    cast_by(x, n, run, y, saturations, whole_.narrow,
+    cast_by(x, n, run, y, saturations, narrow_,
             zscore::loops().narrow[static_cast<int>(whole_.kind)]);
   }
   void cast(const double* x, size_t n, const Run& run, double* y,
             uint64_t* saturations) const override {
-    cast_by(x, n, run, y, saturations, whole_.wide,
-            zscore::loops().wide[static_cast<int>(whole_.kind)]);
+    cast_by(x, n, run, y, saturations, wide_, zscore::loops().wide[static_cast<int>(whole_.kind)]);
   }
 
   template <typename Real, typename Loop>
   void cast_by(const Real* x, size_t n, const Run& run, Real* y, uint64_t* saturations,
-               const formats::Rule<Real>& whole, Loop loop) const {
-    // The mean and sigma that travel with the values.
-    const auto mean = static_cast<float>(run.measured.of[1]);
-    const auto sigma = static_cast<float>(sigma_of(run.measured));
-    if (!std::isfinite(mean) || !std::isfinite(sigma)) {
-      std::fill(y, y + n, static_cast<Real>(from_bits(kNan)));
-      return;
-    }
-    if (run.total < kFewest || sigma < std::numeric_limits<float>::min()) {
-      if (x != y) std::memcpy(y, x, n * sizeof(Real));
-      return;
-    }
+               const zscore::Zones<Real>& zones, Loop loop) const {
+    const zscore::Spread spread = spread_of(run.total);
+    const zscore::Centre centre = zscore::centre_of(spread, run.measured);
+    const casting::Way way = zscore::way_of(centre, run.total);
+    if (way != casting::Way::kCast) return casting::without_cast(way, x, n, y);
     if (saturations != nullptr) {
-      const double far = farthest_ * static_cast<double>(sigma), middle = static_cast<double>(mean);
+      const double far = farthest_ * static_cast<double>(centre.sigma);
+      const auto middle = static_cast<double>(centre.mean);
       *saturations += formats::count_beyond(x, n, middle - far, middle + far);
     }
-    const zscore::Zones<Real> all = zones<Real>(mean, sigma, whole);
     formats::in_draws(run.key, run.index, n,
                       [&](size_t first, size_t some, const formats::Draws& draws) {
-                        loop(all, x + first, some, draws, y + first);
+                        loop(zones, centre, x + first, some, draws, y + first);
                       });
   }
 
@@ -161,6 +153,8 @@ class ZScoreCast final : public Cast {
   const double threshold_, farthest_;
   const bool all_positive_, clamp_;
   const formats::Rules whole_;
+  const zscore::Zones<float> narrow_;
+  const zscore::Zones<double> wide_;
 };
 
 std::shared_ptr<const Cast> make_zscore(const CastConfig& config) {

@@ -1,0 +1,16 @@
+#include "codec/casts/s2fp8/loops.h"
+
+#include "base/unroll.h"
+
+#define CGX_LEVEL_FILE "codec/casts/s2fp8/loops-inl.h"
+#define CGX_LEVEL_SCALAR
+#include "codec/ops/foreach_level-inl.h"
+
+namespace cgx::s2fp8 {
+
+const Loops& loops() {
+  static constexpr cpu::ByLevel<Loops> kByLevel = CGX_BY_LEVEL(kLoops);
+  return cpu::at_level(kByLevel);
+}
+
+}  // namespace cgx::s2fp8
