@@ -1,4 +1,5 @@
-// Values to codes of a format: rounding (rule.h) and codes (codes.h) together, for the host and for kernels.
+// What values need to become codes of a format: the constants of rounding (rule.h) and of codes (codes.h), for
+// the host and for kernels.
 #pragma once
 
 #include "codec/formats/rules.h"
@@ -26,13 +27,6 @@ CGX_HD Coder coder_of(const Casting& casting) {
                         (casting.overflow == Overflow::kSaturate && format.has_infinity());
   coder.code.infinite = infinity ? WordOf<float>::kInfinity : WordOf<float>::kNanWord;
   return coder;
-}
-
-/// The code of x. random, plain: as rounded() (rule.h) has them.
-template <Kind kind, bool plain>
-CGX_HD_LOOP uint32_t rounded_code(const Rule<float>& rule, const CodeRule& code, float x,
-                                  uint32_t random) {
-  return code_of(code, unsaturated(code, x, rounded<kind, plain>(rule, x, random)));
 }
 
 }  // namespace cgx::formats

@@ -49,7 +49,8 @@ CGX_HD uint32_t code_of(const formats::Coder& coder, RandomKey key, uint64_t num
     random = random_bits(static_cast<uint32_t>(number), own.low, own.high);
     random >>= coder.rule.random_shift;
   }
-  return formats::rounded_code<kind, false>(coder.rule, coder.code, x, random);
+  const float y = formats::rounded<kind>(coder.rule, x, random);
+  return formats::code_of(coder.code, formats::unsaturated(coder.code, x, y));
 }
 
 template <formats::Kind kind>
