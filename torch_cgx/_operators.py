@@ -141,6 +141,17 @@ def _decode_add(
     _check_decoded(payload, codec, dtype, out)
 
 
+def _check_out(tensor: torch.Tensor, out: torch.Tensor) -> None:
+    _check_tensor("out", out)
+    _check_device("out", out, "tensor", tensor)
+    if out.dtype != tensor.dtype:
+        raise TypeError(f"out is {out.dtype}, allowed: {tensor.dtype}, as tensor")
+    torch._check_value(
+        out.shape == tensor.shape,
+        lambda: f"out has the shape {list(out.shape)}, allowed: {list(tensor.shape)}, as tensor",
+    )
+
+
 @_fake("roundtrip")
 def _roundtrip(
     tensor: torch.Tensor, codec: str, step: Int = 0, number: Int = 0, rank: Int = 0, index: Int = 0
@@ -162,14 +173,7 @@ def _roundtrip_out(
     out: torch.Tensor,
 ) -> None:
     _check_values(tensor)
-    _check_tensor("out", out)
-    _check_device("out", out, "tensor", tensor)
-    if out.dtype != tensor.dtype:
-        raise TypeError(f"out is {out.dtype}, allowed: {tensor.dtype}, as tensor")
-    torch._check_value(
-        out.shape == tensor.shape,
-        lambda: f"out has the shape {list(out.shape)}, allowed: {list(tensor.shape)}, as tensor",
-    )
+    _check_out(tensor, out)
     _size_of(codec, tensor.dtype)
 
 

@@ -52,8 +52,9 @@ def cast(
     format: a format of torch_cgx.emulate, or the name of one.
     out: of x's shape and dtype; `x` itself for a cast in place, which happens only so.
     seed, step, number: what random numbers of a stochastic rounding are a function of, with the
-        number of the element in x: integers from 0 to 2^64 - 1. step: of the training; number: of
-        the tensor in the step. Equal ones repeat a result; there is no state.
+        number of the element in x (with `axis`, in x with that dimension as its last one): integers
+        from 0 to 2^64 - 1. step: of the training; number: of the tensor in the step. Equal ones
+        repeat a result; there is no state.
     statistics: also returns the `Statistics` of the cast.
 
     TypeError, ValueError: x is no such tensor (integer, complex, sparse, nested), or an argument is

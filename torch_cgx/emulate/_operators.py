@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_cgx import _C
-from torch_cgx._operators import _check_device, _check_tensor, _fake
+from torch_cgx._operators import _check_out, _check_tensor, _fake
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 STATISTICS = 7
@@ -22,17 +22,6 @@ def _check_floating(what: str, tensor: torch.Tensor) -> None:
         raise TypeError(
             f"{what}.dtype is {tensor.dtype}, allowed: float32, float64, float16, bfloat16"
         )
-
-
-def _check_out(tensor: torch.Tensor, out: torch.Tensor) -> None:
-    _check_tensor("out", out)
-    _check_device("out", out, "tensor", tensor)
-    if out.dtype != tensor.dtype:
-        raise TypeError(f"out is {out.dtype}, allowed: {tensor.dtype}, as tensor")
-    torch._check_value(
-        out.shape == tensor.shape,
-        lambda: f"out has the shape {list(out.shape)}, allowed: {list(tensor.shape)}, as tensor",
-    )
 
 
 def _statistics(tensor: torch.Tensor) -> torch.Tensor:
