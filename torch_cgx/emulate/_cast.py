@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 import torch
 
+from torch_cgx._operators import _check_out
 from torch_cgx.emulate import _operators
 from torch_cgx.emulate._dtensor import is_dtensor, take_dtensors
 from torch_cgx.emulate._format import Format, Way, check_format, way_of
@@ -86,7 +87,7 @@ def _along(
     """Blocks along another dimension than the last one, channels of another than the first one."""
     _operators._check_floating("tensor", x)
     if out is not None:
-        _operators._check_out(x, out)
+        _check_out(x, out)
     assert way.axis is not None
     home = 0 if way.by_channels else -1
     moved = x.movedim(way.axis, home)
