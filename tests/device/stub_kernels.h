@@ -164,8 +164,14 @@ const Kernel kKernels[] = {
      }},
     {"cgx_cast_join",
      [](const void* a) { return blocks<casting::Call, NoMemory>(a, casting::join_stage); }},
-    {"cgx_cast_measured",
-     [](const void* a) { return blocks<casting::Call, NoMemory>(a, casting::measured_stage); }},
+    {"cgx_cast_zscore",
+     [](const void* a) {
+       return blocks<casting::Call, NoMemory>(a, casting::measured_stage<casting::ByZScore>);
+     }},
+    {"cgx_cast_squeezed",
+     [](const void* a) {
+       return blocks<casting::Call, NoMemory>(a, casting::measured_stage<casting::BySlope>);
+     }},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

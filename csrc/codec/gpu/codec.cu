@@ -204,8 +204,10 @@ CGX_BLOCK_KERNEL(cgx_cast_blocks, casting::on_gpu::Call, casting::on_gpu::Blocks
 CGX_BLOCK_KERNEL(cgx_cast_measure, casting::on_gpu::Call, casting::on_gpu::MeasureMemory,
                  casting::on_gpu::measure_stage)
 CGX_BLOCK_KERNEL(cgx_cast_join, casting::on_gpu::Call, NoMemory, casting::on_gpu::join_stage)
-CGX_BLOCK_KERNEL(cgx_cast_measured, casting::on_gpu::Call, NoMemory,
-                 casting::on_gpu::measured_stage)
+CGX_BLOCK_KERNEL(cgx_cast_zscore, casting::on_gpu::Call, NoMemory,
+                 casting::on_gpu::measured_stage<casting::on_gpu::ByZScore>)
+CGX_BLOCK_KERNEL(cgx_cast_squeezed, casting::on_gpu::Call, NoMemory,
+                 casting::on_gpu::measured_stage<casting::on_gpu::BySlope>)
 
 /// The shared memory of a warp's family; none where it has an empty struct for it.
 #define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                                  \

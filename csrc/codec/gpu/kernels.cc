@@ -64,7 +64,8 @@ KernelModule::KernelModule(const Driver& driver, const void* image)
   cast_blocks_ = function("cgx_cast_blocks");
   cast_measure_ = function("cgx_cast_measure");
   cast_join_ = function("cgx_cast_join");
-  cast_measured_ = function("cgx_cast_measured");
+  cast_zscore_ = function("cgx_cast_zscore");
+  cast_squeezed_ = function("cgx_cast_squeezed");
   for (const WarpKernels& kernels : kWarpKernels) {
     const std::string name = str_of("cgx_", kernels.name, "_");
     OfWarps found{kernels.family, kernels.warps, {}, {}, function(name + "sum")};
@@ -205,7 +206,8 @@ void KernelModule::cast(const casting::on_gpu::Call& call, device::Stream stream
   launch(cast_measure_, part, part.count, 1, kThreads, stream);
   part.count = 1;
   launch(cast_join_, part, part.count, 1, kThreads, stream);
-  launch(cast_measured_, call, call.count, 1, kThreads, stream);
+  launch(call.work == Work::kZScore ? cast_zscore_ : cast_squeezed_, call, call.count, 1, kThreads,
+         stream);
 }
 
 }  // namespace cgx::gpu

@@ -83,7 +83,7 @@ class KernelModule {
   device::Function cuda_float_encode_ = nullptr, cuda_float_decode_ = nullptr;
   device::Function level_encode_ = nullptr, level_multiply_ = nullptr, dropout_ = nullptr;
   device::Function cast_round_ = nullptr, cast_blocks_ = nullptr, cast_measure_ = nullptr,
-                   cast_join_ = nullptr, cast_measured_ = nullptr;
+                   cast_join_ = nullptr, cast_zscore_ = nullptr, cast_squeezed_ = nullptr;
   unsigned multiprocessors_ = 1;
 };
 

@@ -44,62 +44,71 @@ struct Squeezed {
   }
 };
 
-/// What the call's values are cast by.
-struct Found {
+/// By mean and sigma.
+struct ByZScore {
   Way way;
   zscore::Centre centre;
-  s2fp8::Slope slope;
+
+  CGX_HD explicit ByZScore(const Call& call)
+      : centre(zscore::centre_of(call.spread, *call.measured)) {
+    way = zscore::way_of(centre, call.values);
+  }
+
+  template <typename Real>
+  CGX_HD Real operator()(const Call& call, Real x, uint64_t number) const {
+    const zscore::Zones<Real>& zones = zones_of(call, Real{});
+    return by_kind(call, zones.whole.random_shift, number, Coded{}, zones, centre, x);
+  }
+
+  template <typename Real>
+  CGX_HD bool saturates(const Call& call, Real x) const {
+    const double far = call.farthest * static_cast<double>(centre.sigma);
+    const double middle = static_cast<double>(centre.mean);
+    return is_beyond(x, static_cast<Real>(middle - far), static_cast<Real>(middle + far));
+  }
 };
 
-CGX_HD Found found_of(const Call& call) {
-  Found found{};
-  if (call.work == Work::kZScore) {
-    found.centre = zscore::centre_of(call.spread, *call.measured);
-    found.way = zscore::way_of(found.centre, call.values);
-  } else {
-    found.slope = s2fp8::slope_of(*call.measured);
-    found.way = s2fp8::way_of(found.slope);
-  }
-  return found;
-}
+/// By the slope of logarithms. No value saturates.
+struct BySlope {
+  Way way;
+  s2fp8::Slope slope;
 
-template <typename Real>
-CGX_HD Real cast_value(const Call& call, const Found& found, Real x, uint64_t number) {
-  if (found.way == Way::kNan) return static_cast<Real>(from_bits(kNan));
-  if (found.way == Way::kCopy) return x;
-  if (call.work == Work::kSqueezed) {
+  CGX_HD explicit BySlope(const Call& call) : slope(s2fp8::slope_of(*call.measured)) {
+    way = s2fp8::way_of(slope);
+  }
+
+  template <typename Real>
+  CGX_HD Real operator()(const Call& call, Real x, uint64_t number) const {
     return static_cast<Real>(by_kind(call, call.narrow.random_shift, number, Squeezed{},
-                                     call.narrow, found.slope, static_cast<double>(x)));
+                                     call.narrow, slope, static_cast<double>(x)));
   }
-  const zscore::Zones<Real>& zones = zones_of(call, Real{});
-  return by_kind(call, zones.whole.random_shift, number, Coded{}, zones, found.centre, x);
-}
 
-template <typename Real>
-CGX_HD void cast_eight(const Call& call, const Found& found, uint64_t first, uint32_t n) {
+  template <typename Real>
+  CGX_HD bool saturates(const Call&, Real) const {
+    return false;
+  }
+};
+
+template <typename By, typename Real>
+CGX_HD void cast_eight(const Call& call, const By& by, uint64_t first, uint32_t n) {
   gpu::Eight<Real> eight;
   load_eight(call.x, first, n, call.type, eight);
-  // Only z-scores saturate.
-  const bool counts =
-      call.beyond != nullptr && call.work == Work::kZScore && found.way == Way::kCast;
-  const double far = call.farthest * static_cast<double>(found.centre.sigma);
-  const double middle = static_cast<double>(found.centre.mean);
-  const Real lowest = static_cast<Real>(middle - far), largest = static_cast<Real>(middle + far);
   uint32_t beyond = 0;
   CGX_UNROLL for (uint32_t k = 0; k < gpu::kGroup; ++k) {
-    const Real x = eight.values[k];
-    beyond += counts && k < n && is_beyond(x, lowest, largest) ? 1 : 0;
-    eight.values[k] = cast_value(call, found, x, first + k);
+    Real& x = eight.values[k];
+    if (by.way == Way::kCopy) continue;
+    beyond += call.beyond != nullptr && by.way == Way::kCast && k < n && by.saturates(call, x);
+    x = by.way == Way::kNan ? static_cast<Real>(from_bits(kNan)) : by(call, x, first + k);
   }
   store_eight(call.y, first, n, call.type, eight);
-  if (counts) add_at_once(call.beyond, beyond);
+  if (call.beyond != nullptr) add_at_once(call.beyond, beyond);
 }
 
 /// Part number i of the call.
-template <typename Block>
+template <typename By, typename Block>
 CGX_HD void measured_stage(Block& block, gpu::NoMemory&, const Call& call, uint64_t i) {
   gpu::each_eight(block, call.values, call.type, i, [&](auto real, uint64_t first, uint32_t n) {
-    cast_eight<decltype(real)>(call, found_of(call), first, n);
+    cast_eight<By, decltype(real)>(call, By(call), first, n);
   });
 }
 
