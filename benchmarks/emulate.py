@@ -7,10 +7,10 @@ Fraction: the time of `y.copy_(x)` of the same tensor over the time of the cast;
 between two copies, and the fraction is by their mean, median of all rounds. Each SIMD level of the
 CPU but scalar is measured in a process of its own.
 
-Others: the values of a tensor in a format and back in float32, which takes them two steps. Slow
-ones get 2^18 values, which stay in the caches, and their time a value is compared with the copy's.
-`make bench-peers` installs ml_dtypes, gfloat, torchao and qtorch into .venv-emulate; the benchmark
-prints the names of missing ones. Every peer runs between two copies as well.
+Others: the values of the same tensor in a format and back in float32, which takes most of them two
+steps, and a new tensor. `make bench-peers` installs ml_dtypes, gfloat, torchao and qtorch into
+.venv-emulate; the benchmark prints the names of missing ones. Every peer runs between two copies as
+well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ Row = dict[str, Any]
 Case = tuple[Row, Callable[[], object], torch.Tensor]  # what it is, the call, what it reads
 NARROW = (torch.float16, torch.bfloat16, torch.float64)
 _LIMIT = 600.0  # seconds of a process
-_CAN_BE_SLOWER = 64  # times fewer values for slow peers
 
 
 def formats() -> dict[str, tuple[str, emulate.Format]]:
@@ -102,24 +101,19 @@ def measure(numel: int, rounds: int, peers: bool, best: bool) -> dict[str, Any]:
     every = list(cases(numel, best))
     missing: dict[str, str] = {}
     if peers:
-        x = every[0][2]
-        few = x[: max(1, len(x) // _CAN_BE_SLOWER)].clone()
-        found, missing = _emulate_peers.cases(x, few)
+        found, missing = _emulate_peers.cases(every[0][2])
         every += [({**row, "kind": "peer", "dtype": "float32"}, run, t) for row, run, t in found]
     copies = {id(x): (x, torch.empty_like(x)) for _, _, x in every}
     ratios: list[list[float]] = [[] for _ in every]
     seconds: list[list[float]] = [[] for _ in every]
-    # The time of a copy is by byte: of the whole tensor, also for a peer that gets a few values.
-    whole, target = copies[id(every[0][2])]
     for turn in range(rounds + 1):
-        for place, (row, run, x) in enumerate(every):
-            a, b = copies[id(x)] if row["kind"] != "peer" else (whole, target)
+        for place, (_, run, x) in enumerate(every):
+            a, b = copies[id(x)]
             before = timed(partial(b.copy_, a))
             mine = timed(run)
             after = timed(partial(b.copy_, a))
             if turn > 0:  # the first round warms up
-                each = (before + after) / 2 * (x.nbytes / a.nbytes)
-                ratios[place].append(each / mine)
+                ratios[place].append((before + after) / 2 / mine)
                 seconds[place].append(mine)
     rows = []
     for (row, _, x), some, taken in zip(every, ratios, seconds, strict=True):
