@@ -41,8 +41,8 @@ struct Rule {
   int32_t random_shift;               // of a word of the generator: leaves a value's random bits
   int32_t bias;                       // of the format
   int32_t random_bits;
-  // Zero has a sign, all numbers stay, `flip` and `more` are 0; of kStochastic tiny magnitudes are less than
-  // 2^31 units.
+  // Zero has a sign, all numbers stay, `flip` and `more` are 0; of kStochastic inverse[1] is 1, and tiny
+  // magnitudes are at most 2^30 units. So no operand is subnormal, which costs much.
   bool plain;
   Word beyond_from;  // kCpd: magnitudes from here on become infinite
 };
@@ -73,8 +73,7 @@ CGX_HD_LOOP typename WordOf<Real>::Word round_tiny(const Rule<Real>& rule,
     // In fixed point: units of 2^-random_bits quanta, to whose number the random bits are added. Values whose
     // result does not count would not fit.
     const Real low = real_of_word(u & where_less(u, rule.tiny));
-    const Real scaled = low * rule.inverse[0] * rule.inverse[1];
-    const uint32_t units = static_cast<uint32_t>(static_cast<int32_t>(scaled));
+    const uint32_t units = static_cast<uint32_t>(static_cast<int32_t>(low * rule.inverse[0]));
     const uint32_t quanta = (units + random) >> rule.random_bits;
     return as_bits(static_cast<Real>(static_cast<int32_t>(quanta)) * rule.quantum);
   }

@@ -77,7 +77,7 @@ CGX_HD Rule<Real> rule_of(const Casting& casting) {
   rule.least_kept = casting.subnormals ? 0 : as_bits(power_of<Real>(least));
   set_quantum(rule, step, casting.random_bits);
   const int inverse = casting.random_bits - step;
-  const bool fits = normal + inverse <= 31;
+  const bool fits = inverse <= kMostInverse && normal + inverse <= 30;
   rule.plain = format.has_negative_zero() && casting.subnormals && rule.flip == 0 &&
                (kind != Kind::kStochastic || (fits && sizeof(Real) == 4));
   const int kept = rule.drop - casting.random_bits;
