@@ -222,7 +222,7 @@ TEST(gpu_stages_write_one_nan) {
 TEST(gpu_stages_find_values_that_are_not_finite) {
   const size_t n = 5001;
   // The last ones become 256 or saturate: 272 is a tie. Where rounding is stochastic, some of them stay finite.
-  const float values[] = {1.0f,   NAN,    INFINITY, 65520.0f, 3.4e38f,
+  const float values[] = {1.0f,   NAN,    INFINITY, 65520.0f,     3.4e38f,
                           272.0f, 271.9f, 250.0f,   3.4028235e38f};
   for (const char* text :
        {"maxmin", "bf16", "fp16", "float", "float overflow=saturate", "float rounding=zero",
