@@ -65,8 +65,8 @@ def ranges(format: emulate.Float) -> Iterator[tuple[int, float]]:
     for code, (low, high) in enumerate(itertools.pairwise(found)):
         border = high if to_zero else (low + high) / 2
         yield first_float(border, above=not to_zero and code % 2 == 0), float(high)
-    # As if the list went on, to the border of the number after the largest: without a mantissa twice
-    # as large.
+    # As if the list went on, to the border of the number after the largest: of formats without a
+    # mantissa that is twice as large.
     gap = found[-1] if scale or format.mantissa == 0 else found[-1] - found[-2]
     after = {"saturate": float(found[-1]), "inf": math.inf, "nan": math.nan}[overflow_of(format)]
     if not to_zero:
