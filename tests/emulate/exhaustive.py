@@ -60,14 +60,12 @@ def ranges(format: emulate.Float) -> Iterator[tuple[int, float]]:
     """(first bits, result) of each range of magnitudes, in order, up to infinity."""
     found = numbers(format)
     to_zero = format.rounding == "zero"
-    scale = format.variant == "scale"
     yield 0, float(found[0])
     for code, (low, high) in enumerate(itertools.pairwise(found)):
         border = high if to_zero else (low + high) / 2
         yield first_float(border, above=not to_zero and code % 2 == 0), float(high)
-    # As if the list went on, to the border of the number after the largest: of formats without a
-    # mantissa that is twice as large.
-    gap = found[-1] if scale or format.mantissa == 0 else found[-1] - found[-2]
+    # As if the list went on, to the border of the number after the largest, of its exponent.
+    gap = Fraction(2) ** (math.frexp(float(found[-1]))[1] - 1 - format.mantissa)
     after = {"saturate": float(found[-1]), "inf": math.inf, "nan": math.nan}[overflow_of(format)]
     if not to_zero:
         even = (len(found) - 1) % 2 == 0
