@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch_cgx._constant import constant
 from torch_cgx._warnings import warn, warn_of_argument
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     EXACT_BITS: int
     HALF_BITS: int
     MAX_BITS: int  # more are exact, except for HALF_BITS
+
+_ON = 8  # any number of bits that compresses: codecs with bits of their own do not read it
 
 
 @functools.cache
@@ -180,10 +183,20 @@ def codec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Codec | N
             f"config={config!r} is of type {type(config).__name__}; allowed: a dict, a codec of "
             "torch_cgx.codecs, torch_cgx.Options, None"
         )
-    codec: _C.Codec | None = _engine().choose_codec(
-        {key: given.get(key, fallback[key]) for key in _keys()}
-    )
+    values = {key: given.get(key, fallback[key]) for key in _keys()}
+    if "bits" not in given and given.get("codec") in _with_own_bits():
+        values["bits"] = _ON
+    codec: _C.Codec | None = _engine().choose_codec(values)
     return codec
+
+
+@constant
+def _with_own_bits() -> frozenset[str]:
+    """The codecs whose bits follow from their format: a configuration that names one needs none."""
+    rows = [row for row in _engine().families() if row["python"] and not row["variant"]]
+    return frozenset(
+        row["name"] for row in rows if all(p["name"] != "bits" for p in row["parameters"])
+    )
 
 
 def layers_of(

@@ -15,14 +15,14 @@ from torch_cgx import codecs
 N = 5000
 HEADER = 56
 FORMATS = {
-    "float": ({"codec": "float", "exponent": 4, "mantissa": 3, "bits": 8}, codecs.make("float"), N),
+    "float": ({"codec": "float", "exponent": 4, "mantissa": 3}, codecs.make("float"), N),
     "six bits": (
         {"codec": "float", "exponent": 3, "mantissa": 2, "bits": 8},
         codecs.make("float", exponent=3, mantissa=2),
         N * 6 // 8,
     ),
     "mxfp4": (
-        {"codec": "block", "format": "mxfp4", "bits": 4},
+        {"codec": "block", "format": "mxfp4"},
         codecs.make("block", format="mxfp4"),
         -(-N // 32) + N // 2,
     ),
@@ -79,3 +79,18 @@ def _refused(rank, size, config):
 def test_what_a_codec_cannot_carry_is_an_error_by_name(config, words):
     for text in run_pooled(_refused, 2, {"bits": 8, **config}):
         assert re.search(words, text), text
+
+
+def test_a_configuration_that_names_a_format_needs_no_bits():
+    x = [_input(0)] * 2
+    for config, codec, packed in FORMATS.values():
+        given = {key: value for key, value in config.items() if key != "bits"}
+        for bits in ({}, {"bits": 3}):
+            found = torch_cgx.simulate(x, {**given, **bits}, algorithm="oneshot")
+            assert found.bytes_sent == [packed + HEADER] * 2, (config, bits)
+            assert torch.equal(found.outputs[0], 2 * codec.roundtrip(x[0])), config
+        assert torch_cgx.simulate(x, {**given, "bits": 32}).error["max_abs"] == 0
+    with pytest.raises(ValueError, match="exponent=8 with mantissa=10 .* are 19 bits"):
+        torch_cgx.simulate(x, {"codec": "float", "exponent": 8, "mantissa": 10})
+    # Other codecs have no number of bits until one is given.
+    assert torch_cgx.simulate(x, {"codec": "rotated"}).error["max_abs"] == 0

@@ -122,6 +122,14 @@ def test_formats_that_do_not_exist(format):
     assert (x == torch.tensor(1.3)).all()
 
 
+def test_arguments_of_other_types():
+    x = torch.ones(3)
+    with pytest.raises(TypeError, match="statistics='no', allowed: True, False"):
+        emulate.cast(x, "e4m3fn", statistics="no")
+    with pytest.raises(TypeError, match="x is of type list, allowed: a torch.Tensor, None"):
+        emulate.e4m3fn.info([1.0])
+
+
 @pytest.mark.parametrize("axis", [-3, 2])
 @pytest.mark.parametrize("format", ["mxfp4", "int4"])
 def test_dimensions_that_do_not_exist(format, axis):

@@ -101,6 +101,8 @@ def test_vmap_of_elementwise_formats():
     assert torch.equal(fixed, x[0] + emulate.cast(x[0, 0], "e2m1"))
     with pytest.raises(NotImplementedError, match="vmap of a cast to block .* shares scales"):
         torch.vmap(lambda r: emulate.cast(r, "mxfp4"))(x)
+    with pytest.raises(NotImplementedError, match="vmap of a cast with statistics"):
+        torch.vmap(lambda r: emulate.cast(r, "e2m1", statistics=True)[0])(x)
 
 
 @pytest.mark.parametrize("kind", ["meta", "fake"])

@@ -63,6 +63,8 @@ def cast(
     """
     way = way_of(format)
     _check_arguments(x, out)
+    if not isinstance(statistics, bool):
+        raise TypeError(f"statistics={statistics!r}, allowed: True, False")
     key = [
         _word(name, value) for name, value in (("seed", seed), ("step", step), ("number", number))
     ]

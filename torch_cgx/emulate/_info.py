@@ -6,9 +6,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+if TYPE_CHECKING:
     from torch_cgx.emulate._format import Format
 
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class Info:
     """What a format costs and holds.
 
-    bits: of a value, with its share of what blocks, rows or the tensor share. total_bits: of the
-        tensor;
-    None without one. side_bits: those of them that are scales, means and the like. largest: the
-        largest
-    finite number of a value over its scale. smallest_step: the least distance of two such numbers.
+    bits: of a value, with its share of what blocks, rows or the tensor share.
+    total_bits: of the tensor; None without one.
+    side_bits: those of them that are scales, means and the like.
+    largest: the largest finite number of a value over its scale.
+    smallest_step: the least distance of two such numbers.
     largest and smallest_step are NaN where a format has none of its own.
     """
 
@@ -60,6 +60,8 @@ def info_of(format: Format, x: torch.Tensor | None) -> Info:
         return Info(facts["bits"] + shared, None, None, largest, step)
     from torch_cgx.emulate._operators import _check_floating
 
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x is of type {type(x).__name__}, allowed: a torch.Tensor, None")
     _check_floating("x", x)
     blocks, groups = _blocks_and_groups(format, x)
     side = blocks * facts["block_bits"] + groups * facts["group_bits"]

@@ -27,4 +27,14 @@ def _batched(op: Any) -> Any:
     return rule
 
 
+def _refused(what: str) -> Any:
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(
+            f"torch.vmap of a cast with {what}: cast the whole batch, outside of torch.vmap"
+        )
+
+    return rule
+
+
 torch.library.register_vmap("torch_cgx::cast", _batched(torch.ops.torch_cgx.cast.default))
+torch.library.register_vmap("torch_cgx::cast_statistics", _refused("statistics"))
