@@ -1,5 +1,5 @@
-"""Blocks against torchao: the MX formats with each rounding of scales, and NVFP4. Skipped where it is
-not installed; `make bench-peers` installs it into .venv-emulate.
+"""Blocks against torchao: the MX formats with each rounding of scales, and NVFP4. Skipped where it
+is not installed; `make bench-peers` installs it into .venv-emulate.
 """
 
 from __future__ import annotations
