@@ -1,4 +1,4 @@
-"""Codecs `float` and `block` in real groups: equal bits on all ranks, and the bytes on the link."""
+"""Codecs `float` and `block` in real groups: equal bits on all ranks, and the bytes they send."""
 
 from __future__ import annotations
 
@@ -41,13 +41,18 @@ def _sums(rank, size, config):
     return x, torch_cgx.stats(group)["bytes_sent"]
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", FORMATS)
-def test_two_ranks_have_equal_bits_and_the_link_has_the_payload(name):
+def test_ranks_have_equal_bits_and_send_the_payload(name, ranks):
+    """tests/hosts/test_reductions.py counts the bytes on a link."""
     config, codec, size = FORMATS[name]
-    (first, sent), (second, also) = run_pooled(_sums, 2, config)
-    assert torch.equal(first, second)
-    assert torch.equal(first, codec.roundtrip(_input(0)) + codec.roundtrip(_input(1)))
-    assert codec.encoded_bytes(N) == size and sent == also == HEADER + size
+    wanted = torch.zeros(N)
+    for rank in range(ranks):  # in their order, in float32
+        wanted += codec.roundtrip(_input(rank))
+    assert codec.encoded_bytes(N) == size
+    for found, sent in run_pooled(_sums, ranks, config):
+        assert torch.equal(found, wanted)
+        assert sent == (ranks - 1) * (HEADER + size)
 
 
 def _refused(rank, size, config):

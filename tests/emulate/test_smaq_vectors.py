@@ -79,7 +79,7 @@ def test_results():
 
 
 def test_tensors_that_stay():
-    """V6: constant tensors, and those of fewer than 8 values, which keep their bits."""
+    """V6: constant tensors and tensors of fewer than 8 values keep their bits."""
     for x in (torch.full((9,), 3.3), torch.tensor(D[:7])):
         for rounding in ("zero", "nearest", "stochastic"):
             assert torch.equal(emulate.cast(x, smaq(6, 8, rounding=rounding)), x)

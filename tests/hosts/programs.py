@@ -237,17 +237,23 @@ def random_programs(rank: int, size: int) -> None:
 
 
 def traffic(rank: int, size: int) -> None:
-    """Reduces VALUES fp32 values CALLS times at each of BITS; says what each time left the host."""
-    values, calls, *all_bits = (int(text) for text in sys.argv[2:])
+    """Reduces VALUES fp32 values CALLS times with each of CONFIGS, which are JSON; prints the bytes
+    that left the host meanwhile, and a digest of the result.
+    """
+    values, calls = (int(text) for text in sys.argv[2:4])
     tensor = torch.randn(values, generator=torch.Generator().manual_seed(rank))
-    for bits in all_bits:
-        torch_cgx.all_reduce(tensor.clone()[: 1 << 12], config={"bits": bits})
+    for text in sys.argv[4:]:
+        config = json.loads(text)
+        torch_cgx.all_reduce(tensor.clone()[: 1 << 12], config=config)
         dist.barrier()
         before = link_bytes()
         for _ in range(calls):
-            torch_cgx.all_reduce(tensor.clone(), config={"bits": bits})
+            result = tensor.clone()
+            torch_cgx.all_reduce(result, config=config)
         dist.barrier()
-        print(json.dumps({"bits": bits, "sent": link_bytes() - before}), flush=True)
+        sent = link_bytes() - before
+        digest = hashlib.sha256(result.numpy().tobytes()).hexdigest()
+        print(json.dumps({"config": config, "sent": sent, "digest": digest}), flush=True)
 
 
 def link_bytes() -> int:

@@ -88,18 +88,30 @@ def test_random_programs_on_overlapping_groups_agree_with_gloo():
 VALUES = 1 << 24  # 64 MiB
 
 
+# Configurations, and the bits of a value on the wire with its share of extremes or scales.
+CONFIGS: list[tuple[dict[str, object], float]] = [
+    ({"bits": 4}, 4 + 64 / 512),
+    ({"bits": 32}, 32),
+    ({"codec": "float", "exponent": 4, "mantissa": 3}, 8),
+    ({"codec": "block", "format": "mxfp4"}, 4 + 8 / 32),
+]
+
+
 @pytest.mark.parametrize("count", [2, 4])
 def test_bytes_that_leave_a_host(count):
-    """Two ranks a host, none of whose values may cross the wire twice."""
+    """Two ranks a host, none of whose values may cross the wire twice; all have equal bits."""
+    texts = [json.dumps(config) for config, _ in CONFIGS]
     with hosts(count, rate=None) as bed:
-        outputs = bed.run(command("traffic", str(VALUES), "2", "4", "32"), ranks=2, timeout=240)
-    for host in range(count):
-        lines = [json.loads(x) for x in outputs[2 * host].splitlines() if x.startswith("{")]
-        assert [line["bits"] for line in lines] == [4, 32]
-        for line in lines:
-            ratio = 1 if line["bits"] == 32 else (line["bits"] + 64 / 512) / 32
-            expected = 2 * (count - 1) / count * 4 * VALUES * ratio
+        outputs = bed.run(command("traffic", str(VALUES), "2", *texts), ranks=2, timeout=240)
+    told = [[json.loads(x) for x in text.splitlines() if x.startswith("{")] for text in outputs]
+    assert len(told) == 2 * count
+    for number, (config, bits) in enumerate(CONFIGS):
+        assert len({lines[number]["digest"] for lines in told}) == 1, config
+        expected = 2 * (count - 1) / count * VALUES * bits / 8
+        for host in range(count):
+            line = told[2 * host][number]
+            assert line["config"] == config
             share = line["sent"] / 2 / expected
-            print(f"host {host} of {count}, {line['bits']} bits: {share:.4f} of the formula")
+            print(f"host {host} of {count}, {config}: {share:.4f} of the formula")
             # Headers, acknowledgements and the barriers are in the counters too.
-            assert 0.99 < share < 1.05
+            assert 0.99 < share < 1.05, config

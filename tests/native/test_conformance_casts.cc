@@ -53,7 +53,8 @@ struct Casting {
   }
 };
 
-// Values of a row: all of them, or, of blocks of more rows, those of as many rows as go.
+// The length of a row when n values are one run: n, or for blocks of several rows n over the greatest number
+// of rows, at most 7, that divides n.
 size_t columns_of(const Cast& cast, size_t n) {
   for (size_t rows = std::min<size_t>(cast.block_rows(), 7); rows > 1; --rows) {
     if (n % rows == 0) return n / rows;

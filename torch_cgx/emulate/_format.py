@@ -31,7 +31,6 @@ class Format:
 
     family: ClassVar[str]  # the engine's name of the class
     axis: Any = -1  # the dimension along which values belong together
-    by_channels = False  # what has one number in that dimension belongs together
     text = ""
     """The engine's text of the format."""
 
@@ -59,6 +58,11 @@ class Format:
     def elementwise(self) -> bool:
         """Whether a value's result depends on the value alone."""
         return bool(self.facts["elementwise"])
+
+    @property
+    def by_channels(self) -> bool:
+        """Whether values with one number in the dimension `axis` belong together."""
+        return bool(self.facts["by_channels"])
 
     @property
     def stochastic(self) -> bool:

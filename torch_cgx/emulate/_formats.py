@@ -180,10 +180,6 @@ class Integer(Format):
         if isinstance(self.axis, bool) or not isinstance(self.axis, int):
             raise TypeError(f"Integer: axis={self.axis!r}, allowed: an int, None")
 
-    @property
-    def by_channels(self) -> bool:  # type: ignore[override]
-        return self.per == "channel"
-
     def _parameters(self) -> dict[str, Any]:
         return {name: value for name, value in super()._parameters().items() if name != "axis"}
 

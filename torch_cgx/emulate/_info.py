@@ -18,7 +18,7 @@ class Info:
 
     bits: of a value, with its share of what blocks, rows or the tensor share.
     total_bits: of the tensor; None without one.
-    side_bits: those of them that are scales, means and the like.
+    side_bits: the part of total_bits that scales, means and the like take.
     largest: the largest finite number of a value over its scale.
     smallest_step: the least distance of two such numbers.
     largest and smallest_step are NaN where a format has none of its own.

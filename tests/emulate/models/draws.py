@@ -1,4 +1,4 @@
-"""Random numbers of casts, and what rounding makes of them: a model in NumPy."""
+"""A NumPy model of the random numbers that casts draw, and of stochastic rounding by them."""
 
 from __future__ import annotations
 

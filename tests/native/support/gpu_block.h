@@ -76,7 +76,7 @@ struct FeedbackWay {
 /// leave behind.
 void check_feedback(const BlockCase& c, const FeedbackWay& way = {});
 
-/// Whether all values of a case's payload are finite, and those of its tensor.
+/// The two checks for finite values: of what a case's payload decodes to, and of the case's own values.
 bool finite_on_block(const BlockCase& c);
 bool values_finite_on_block(const BlockCase& c);
 

@@ -72,7 +72,6 @@ std::shared_ptr<const Cast> make_s2fp8(const CastConfig& config) {
 }  // namespace
 
 const CastFamily& s2fp8_cast() {
-  using Kind = Parameter::Kind;
   static const auto* family = new CastFamily{
       {.name = "s2fp8",
        .meaning = "e5m2 of magnitudes squeezed and shifted in the logarithm: S2FP8",
