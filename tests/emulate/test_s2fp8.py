@@ -111,3 +111,11 @@ def test_it_costs_8_bits_and_two_numbers():
     info = emulate.s2fp8.info(torch.empty(10, 100))
     assert (info.bits, info.side_bits) == (8.064, 64)
     assert emulate.s2fp8.info().bits == 8
+
+
+def test_subnormal_numbers_of_float64_stay():
+    x = torch.tensor([1.0, -3.0, 2.0**-1030, -(2.0**-1074), 0.1], dtype=torch.float64)
+    y = emulate.cast(x, "s2fp8")
+    assert torch.equal(y[2:4], x[2:4])
+    kept = torch.tensor([1.0, -3.0, 0.1], dtype=torch.float64)
+    assert torch.equal(y[[0, 1, 4]], emulate.cast(kept, "s2fp8"))

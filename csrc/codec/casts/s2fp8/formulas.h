@@ -2,7 +2,7 @@
 // of these numerics, for loops and for kernels. A tensor's magnitudes are squeezed and shifted in the
 // logarithm, so that e5m2 holds them:
 //
-//   l = log2 |x|, mu and m the mean and the greatest l of finite values other than 0
+//   l = log2 |x|, mu and m the mean and the greatest l of finite values other than 0 (of float64: normal ones)
 //   alpha = 15 / (m - mu), at most 2^16, beta = 15 - alpha m
 //   Y = 2^(alpha l + beta) rounded to e5m2, y = sign(x) 2^((log2 Y - beta) / alpha)
 //
@@ -12,7 +12,7 @@
 #pragma once
 
 #include "codec/casts/measured.h"
-#include "codec/formats/log2.h"
+#include "codec/casts/s2fp8/log2.h"
 
 namespace cgx::s2fp8 {
 
@@ -23,18 +23,19 @@ inline constexpr double kGreatest = 15.0;
 /// Below and above the logarithms of all magnitudes.
 inline constexpr double kLeast = -2000.0, kMost = 2000.0;
 
-/// Whether x has a logarithm: all bits, or none. By signs of differences: of conditions compilers make branches,
-/// as for one way the logarithm is a constant.
+/// Whether log2_of() knows the logarithm of |x|: all bits, or none. By signs of differences: of conditions
+/// compilers make branches, as for one way the logarithm is a constant.
 CGX_HD_LOOP uint64_t has_logarithm(double x) {
   constexpr int64_t kInfinity = static_cast<int64_t>(formats::WordOf<double>::kInfinity);
+  constexpr int64_t kBelowNormal = (int64_t{1} << 52) - 1;
   const auto u = static_cast<int64_t>(as_bits(x) & ~formats::WordOf<double>::kSign);
-  return static_cast<uint64_t>((-u & (u - kInfinity)) >> 63);
+  return static_cast<uint64_t>(((kBelowNormal - u) & (u - kInfinity)) >> 63);
 }
 
 /// log2 |x|. A value without one counts as 1, whose is 0.
 CGX_HD_LOOP double logarithm_of(double x) {
   const uint64_t u = as_bits(x) & ~formats::WordOf<double>::kSign;
-  return formats::log2_of(wide_from_bits(formats::select(has_logarithm(x), u, as_bits(1.0))));
+  return log2_of(wide_from_bits(formats::select(has_logarithm(x), u, as_bits(1.0))));
 }
 
 /// Of parts of a tensor: how many values have a logarithm, the sum of these, the greatest, and the least.
@@ -61,7 +62,7 @@ CGX_HD casting::Way way_of(const Slope& slope) {
   return slope.alpha > 0.0f ? casting::Way::kCast : casting::Way::kCopy;
 }
 
-/// y of x. Zeros and infinities stay. e5m2: a plain rule.
+/// y of x. Zeros and infinities stay, and subnormal numbers of float64. e5m2: a plain rule.
 template <formats::Kind kind>
 CGX_HD_LOOP double squeezed(const formats::Rule<float>& e5m2, double alpha, double beta, double x,
                             uint32_t random) {
@@ -73,14 +74,14 @@ CGX_HD_LOOP double squeezed(const formats::Rule<float>& e5m2, double alpha, doub
   const uint64_t far =
       formats::where_less(as_bits(100.0), magnitude) & (uint64_t{0} - (as_bits(place) >> 63));
   const double near = wide_from_bits(formats::select(far, as_bits(-100.0), as_bits(place)));
-  const uint32_t u = as_bits(static_cast<float>(formats::exp2_of(near)));
+  const uint32_t u = as_bits(static_cast<float>(exp2_of(near)));
   const uint32_t rounded = formats::round_magnitude<kind, true>(e5m2, u, random);
   const uint32_t beyond = formats::where_less(e5m2.largest, rounded);
   const double wide =
       static_cast<double>(from_bits(formats::select(beyond, e5m2.largest, rounded)));
   const uint64_t number = has_logarithm(wide);
   const double back = (logarithm_of(wide) - beta) / alpha;
-  const uint64_t result = (as_bits(formats::exp2_of(back)) & number) | sign;
+  const uint64_t result = (as_bits(exp2_of(back)) & number) | sign;
   const uint64_t kept = formats::select(has_logarithm(x), result, as_bits(x));
   const uint64_t nan = formats::where_less(Type::kInfinity, kept & ~Type::kSign);
   return wide_from_bits(formats::select(nan, Type::kNanWord, kept));

@@ -1,7 +1,7 @@
 // Blocks on the wire: how their values are coded, and their scales; for loops and for kernels.
 //
-// A scale is a byte of e8m0, the power of two 2^(byte - 127), or a float32. A value that is not finite is in
-// its block's scale, as NaN.
+// A scale is a byte of e8m0, the power of two 2^(byte - 127), or a float32. The scale of
+// a block with a NaN or an infinity is NaN.
 #pragma once
 
 #include "codec/formats/coder.h"
@@ -29,7 +29,7 @@ CGX_HD WireShape wire_shape_of(const formats::Casting& element, formats::Scale s
                                formats::ScaleRounding rounding, uint64_t size) {
   WireShape shape{formats::coder_of(element), formats::scale_rule_of(element.format, rounding),
                   scale == formats::Scale::kFloat32, size};
-  // A NaN is in its block's scale.
+  // NaN needs no code: its block's scale is NaN.
   shape.coder.code.nan = 0;
   return shape;
 }

@@ -1,4 +1,4 @@
-// The number of `float`, as the host and kernels know it.
+// The family number of `float`, for the host and for kernels.
 #pragma once
 
 #include "base/host_device.h"

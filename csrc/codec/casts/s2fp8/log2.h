@@ -5,7 +5,7 @@
 #include "base/host_device.h"
 #include "codec/formats/rule.h"
 
-namespace cgx::formats {
+namespace cgx::s2fp8 {
 
 /// log2(x) of a positive normal x: exact for powers of two, else within 2e-15 of magnitude or value. By the
 /// series of atanh: x = 2^e m, m from sqrt(1/2) to sqrt(2), ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...) where
@@ -60,4 +60,4 @@ CGX_HD_LOOP double exp2_of(double x) {
   return wide_from_bits(as_bits(sum) + exponent);
 }
 
-}  // namespace cgx::formats
+}  // namespace cgx::s2fp8
