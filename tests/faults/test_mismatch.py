@@ -232,14 +232,14 @@ def test_hashes_of_plans_are_for_debugging(level):
 class SlowErrorStore(dist.Store):
     """Rank 0 writes its error late, as on a busy host."""
 
-    def __init__(self, store, rank):
+    def __init__(self, store, rank, seconds):
         super().__init__()
         self._store = store
-        self._rank = rank
+        self._seconds = 0 if rank else seconds
 
     def compare_set(self, key, expected, desired):
-        if self._rank == 0 and key.endswith("cgx/failure"):
-            time.sleep(0.1)
+        if key.endswith("cgx/failure"):
+            time.sleep(self._seconds)
         return self._store.compare_set(key, expected, desired)
 
     def set(self, key, value):
@@ -261,9 +261,9 @@ class SlowErrorStore(dist.Store):
         self._store.wait(keys, *timeout)
 
 
-def rank_0_is_late(rank, world_size):
+def rank_0_is_late(rank, world_size, seconds):
     """Who came last finds the other stuck, and closes what the other waits for."""
-    slow = SlowErrorStore(store(), rank)  # C++ does not keep the Python half of it
+    slow = SlowErrorStore(store(), rank, seconds)  # C++ does not keep the Python half of it
     dist.init_process_group("cgx", store=slow, rank=rank, world_size=world_size)
     if rank == 0:
         time.sleep(1)
@@ -278,9 +278,16 @@ def rank_0_is_late(rank, world_size):
 
 
 @pytest.mark.quiet
-@pytest.mark.parametrize("env", [OVER_GLOO, TWO_HOSTS], ids=["gloo", "hosts"])
-def test_a_closed_connection_is_not_taken_for_the_cause(env):
-    for text in run_pooled(rank_0_is_late, 2, env=env, backend=None):
+@pytest.mark.parametrize(
+    ("env", "seconds"),
+    [
+        pytest.param(OVER_GLOO, 0.1, id="gloo"),
+        pytest.param(TWO_HOSTS, 0.1, id="hosts"),
+        pytest.param(TWO_HOSTS, 0.9, id="hosts-busy"),
+    ],
+)
+def test_a_closed_connection_is_not_taken_for_the_cause(env, seconds):
+    for text in run_pooled(rank_0_is_late, 2, seconds, env=env, backend=None):
         assert text.startswith("MismatchError") and "disagree" in text
 
 

@@ -23,8 +23,10 @@ constexpr std::chrono::seconds kSilence{30};
 constexpr std::chrono::milliseconds kPatienceWithSilence{10};
 constexpr std::chrono::milliseconds kLookAgain{5};
 
+constexpr std::chrono::steady_clock::duration kNever{};
+
 std::atomic<std::chrono::steady_clock::duration>& silent_until() {
-  static std::atomic<std::chrono::steady_clock::duration> until{};
+  static std::atomic<std::chrono::steady_clock::duration> until{kNever};
   return until;
 }
 
@@ -109,13 +111,14 @@ struct ErrorStore::State {
     auto promise = std::make_shared<std::promise<std::optional<T>>>();
     std::future<std::optional<T>> answer = promise->get_future();
     const bool runs = launch([state, promise, work = std::move(work)] {
-      std::optional<T> value;
       try {
-        value = work(*state);
+        std::optional<T> value = work(*state);
+        promise->set_value(std::move(value));
+        silent_until() = kNever;  // late perhaps, but it lives
       } catch (const std::exception&) {
         // The store is gone: then there is nothing to learn from it.
+        promise->set_value(std::nullopt);
       }
-      promise->set_value(std::move(value));
     });
     if (!runs) return std::nullopt;
     // A process that has waited for a dead store once waits less for it in other groups.
@@ -123,7 +126,11 @@ struct ErrorStore::State {
     if (now < silent_until().load()) patience = std::min(patience, kPatienceWithSilence);
     if (answer.wait_for(patience) != std::future_status::ready) {
       silent_until() = now + kSilence;
-      return std::nullopt;
+      // The answer may have come just now, with its thread's own line before this one.
+      if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+        return std::nullopt;
+      }
+      silent_until() = kNever;
     }
     return answer.get();
   }
@@ -138,10 +145,14 @@ std::optional<ErrorStore::Posted> ErrorStore::post(const Failure& failure,
                                                    std::chrono::milliseconds patience,
                                                    std::chrono::milliseconds hesitation) {
   const auto work = [failure, hesitation](State& state) -> std::optional<Posted> {
+    if (hesitation > hesitation.zero()) {
+      if (auto first = look_up(*state.store)) return first;
+    }
+    // After the first answer: on a busy host that alone may take longer.
     const auto start = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - start < hesitation) {
-      if (auto first = look_up(*state.store)) return first;
       std::this_thread::sleep_for(kLookAgain);
+      if (auto first = look_up(*state.store)) return first;
     }
     return unpack_posted(first_of(*state.store, kFailureKey, pack(state.rank, failure)));
   };

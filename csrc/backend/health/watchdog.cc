@@ -17,8 +17,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Longest wait for an answer of a store that may be dead.
+// Longest wait for an answer of a store that may have died with a peer.
 constexpr milliseconds kPatience{300};
+// The same where ranks disagree: all of them live, and whoever sees the connections closed before
+// the cause is posted takes this rank for dead.
+constexpr milliseconds kPatienceOfTheLiving{2000};
 // A lost connection is seldom the cause: a peer that has failed closes its connections. This is the
 // time it may take to post the cause.
 constexpr milliseconds kHesitation{150};
@@ -31,6 +34,10 @@ constexpr size_t kRecent = 16;
 constexpr size_t kRecentToAnswer = 4096;
 constexpr std::chrono::seconds kCompareAgain{5};
 constexpr std::chrono::seconds kAnswerAgain{2};
+
+milliseconds patience_for(const Failure& failure) {
+  return failure.kind == FailureKind::kMismatch ? kPatienceOfTheLiving : kPatience;
+}
 
 // Throws the failure to the caller of the collective.
 [[noreturn]] void throw_to(const CallRecord& record, const Failure& failure) {
@@ -169,7 +176,7 @@ CallTitle Watchdog::next(const char* operation) const {
 void Watchdog::fail(const Failure& failure) {
   if (process_ != getpid()) return;  // a forked child must not act for its parent
   // Before the connections are closed: a rank that sees a closed connection looks for the cause.
-  errors_.post(failure, kPatience);
+  errors_.post(failure, patience_for(failure));
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     for (Engine* engine : {engine_, second_}) {
@@ -194,7 +201,7 @@ Failure Watchdog::explain(Failure failure) {
 
 Failure Watchdog::explain(Failure failure, bool hesitate) {
   const std::optional<ErrorStore::Posted> first =
-      errors_.post(failure, kPatience, hesitate ? kHesitation : milliseconds(0));
+      errors_.post(failure, patience_for(failure), hesitate ? kHesitation : milliseconds(0));
   if (!first || first->rank == label_->rank) return failure;
   // The failure holds a peer's cause already, or names both sides of a mismatch.
   if (failure.rank != label_->rank || failure.kind == FailureKind::kMismatch) return failure;
