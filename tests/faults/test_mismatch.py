@@ -262,28 +262,35 @@ class SlowErrorStore(dist.Store):
 
 
 def rank_0_is_late(rank, world_size, seconds):
-    """Who came last finds the other stuck, and closes what the other waits for."""
-    slow = SlowErrorStore(store(), rank, seconds)  # C++ does not keep the Python half of it
-    dist.init_process_group("cgx", store=slow, rank=rank, world_size=world_size)
-    if rank == 0:
-        time.sleep(1)
+    """Who came last finds the other stuck, and closes what the other waits for. A group for each of
+    `seconds`; the text of the last one's error.
+    """
     config = {"bits": 4} if rank else None
-    try:
-        torch_cgx.reduce_scatter_single(torch.ones(1000), torch.ones(2000), config=config)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        dist.destroy_process_group()
-    return "no error"
+    text = "no error"
+    for number, late in enumerate(seconds):
+        inner = dist.PrefixStore(f"late {number}", store())
+        slow = SlowErrorStore(inner, rank, late)  # C++ does not keep the Python half of it
+        dist.init_process_group("cgx", store=slow, rank=rank, world_size=world_size)
+        if rank == 0:
+            time.sleep(1)
+        try:
+            torch_cgx.reduce_scatter_single(torch.ones(1000), torch.ones(2000), config=config)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+        finally:
+            dist.destroy_process_group()
+    return text
 
 
 @pytest.mark.quiet
 @pytest.mark.parametrize(
     ("env", "seconds"),
     [
-        pytest.param(OVER_GLOO, 0.1, id="gloo"),
-        pytest.param(TWO_HOSTS, 0.1, id="hosts"),
-        pytest.param(TWO_HOSTS, 0.9, id="hosts-busy"),
+        pytest.param(OVER_GLOO, [0.1], id="gloo"),
+        pytest.param(TWO_HOSTS, [0.1], id="hosts"),
+        pytest.param(TWO_HOSTS, [0.9], id="hosts-busy"),
+        # Later than any patience, once: after that the store is not taken for dead.
+        pytest.param(TWO_HOSTS, [2.4, 0.4], id="hosts-late-once"),
     ],
 )
 def test_a_closed_connection_is_not_taken_for_the_cause(env, seconds):

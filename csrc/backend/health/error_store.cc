@@ -23,10 +23,10 @@ constexpr std::chrono::seconds kSilence{30};
 constexpr std::chrono::milliseconds kPatienceWithSilence{10};
 constexpr std::chrono::milliseconds kLookAgain{5};
 
-constexpr std::chrono::steady_clock::duration kNever{};
+constexpr std::chrono::steady_clock::duration kNotSilent{};
 
 std::atomic<std::chrono::steady_clock::duration>& silent_until() {
-  static std::atomic<std::chrono::steady_clock::duration> until{kNever};
+  static std::atomic<std::chrono::steady_clock::duration> until{kNotSilent};
   return until;
 }
 
@@ -114,7 +114,7 @@ struct ErrorStore::State {
       try {
         std::optional<T> value = work(*state);
         promise->set_value(std::move(value));
-        silent_until() = kNever;  // late perhaps, but it lives
+        silent_until() = kNotSilent;  // late perhaps, but it lives
       } catch (const std::exception&) {
         // The store is gone: then there is nothing to learn from it.
         promise->set_value(std::nullopt);
@@ -126,11 +126,11 @@ struct ErrorStore::State {
     if (now < silent_until().load()) patience = std::min(patience, kPatienceWithSilence);
     if (answer.wait_for(patience) != std::future_status::ready) {
       silent_until() = now + kSilence;
-      // The answer may have come just now, with its thread's own line before this one.
+      // It may have come just now, and its thread have written before this one.
       if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
         return std::nullopt;
       }
-      silent_until() = kNever;
+      silent_until() = kNotSilent;
     }
     return answer.get();
   }
