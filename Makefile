@@ -48,7 +48,7 @@ $(VENV)/.sources: FORCE | $(BIN)/python
 # would hide; the second then finds all compiled, and installs.
 $(VENV)/.built $(VENV)/.built-mpi: export CGX_TESTING := 1
 $(VENV)/.built $(VENV)/.built-plain: $(SOURCES) $(VENV)/.sources setup.py build_backend.py build_engine.py build_kernels.py build_mpi.py pyproject.toml $(VENV)/.packages
-	@echo "Compiling torch_cgx._C into build/ (the first time one and a half to three minutes on 2 cores) ..."
+	@echo "Compiling torch_cgx._C into build/ (the first time two to three and a half minutes on 2 cores) ..."
 	@NINJA_STATUS="[%f of %t, %e s] " $(BIN)/python setup.py -q build_ext --inplace
 	@echo "Installing torch_cgx into $(VENV) ..."
 	@$(PIP) --no-build-isolation --no-deps -e .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.distributed import run_pooled
@@ -122,6 +123,28 @@ def test_tensors_without_values(kind):
             emulate.cast(torch.empty(3, dtype=torch.int64), "e5m2")
 
 
+@pytest.mark.parametrize("format", ["e4m3fn", "mxfp4", ALONG])
+@pytest.mark.parametrize("way", ["cast", "statistics", "cast_ste"])
+def test_a_new_step_is_no_new_graph(format, way):
+    if isinstance(format, str):
+        format = emulate.preset(format, rounding="stochastic")
+
+    def own(x, step):
+        if way == "cast_ste":
+            return emulate.cast_ste(x, format, step=step)
+        y = emulate.cast(x, format, step=step, statistics=way == "statistics")
+        return y[0] if way == "statistics" else y
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(own, fullgraph=True, backend=counter)
+    x = _values(6, 40)
+    for step in (3, 4, *range(100, 112), 2**62, 2**63 + 1):
+        assert torch.equal(compiled(x, step), own(x, step)), step
+    # For one step, for any, and for those that have 64 bits.
+    assert counter.frame_count <= 3
+
+
 def _of_dtensors(rank, world_size):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
@@ -137,6 +160,11 @@ def _of_dtensors(rank, world_size):
     assert torch.equal(y.full_tensor(), emulate.cast(x, "mxfp4"))
     with pytest.raises(ValueError, match="placements .*Shard.* shares scales"):
         emulate.cast(distribute_tensor(x, mesh, [Shard(0)]), "mxfp4")
+    random = emulate.preset("e2m1", rounding="stochastic")
+    y = emulate.cast(distribute_tensor(x, mesh, [Replicate()]), random, seed=1)
+    assert torch.equal(y.full_tensor(), emulate.cast(x, random, seed=1))
+    with pytest.raises(ValueError, match="placements .*Shard.* random numbers .* the same in each"):
+        emulate.cast(distribute_tensor(x, mesh, [Shard(0)]), random, seed=1)
     # A sum is taken before the cast.
     from torch.distributed.tensor import DTensor
 

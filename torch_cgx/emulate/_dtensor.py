@@ -20,10 +20,17 @@ def is_dtensor(x: object) -> bool:
 
 def take_dtensors(x: Any, format: Format) -> None:
     """Makes the operators take DTensors. ValueError: a shard's values depend on other shards."""
-    if not format.elementwise and any(not p.is_replicate() for p in x.placements):
+    apart = any(not p.is_replicate() for p in x.placements)
+    if apart and not format.elementwise:
         raise ValueError(
             f"x is a DTensor with the placements {x.placements}, and {format} shares scales "
             "between values: cast x.to_local(), or a replicated DTensor"
+        )
+    if apart and format.stochastic:
+        raise ValueError(
+            f"x is a DTensor with the placements {x.placements}, and {format} draws random numbers "
+            "by a value's place in its shard, the same in each shard: cast x.to_local() with a seed "
+            "of each rank's own, or a replicated DTensor"
         )
     _register()
 

@@ -58,8 +58,8 @@ class Statistics:
     @property
     def sqnr(self) -> float:
         """The ratio of signal to quantization noise in decibels: 10 log10 of the sum of x^2 over
-        the sum of (y - x)^2; inf for no error, nan for no signal. Values that became infinite are
-        no noise.
+        the sum of (y - x)^2; inf for no error, nan for no signal. Values that became infinite
+        or NaN are no noise.
         """
         signal, noise = self._number(5), self._number(6)
         if signal == 0:

@@ -1,9 +1,11 @@
 // The operators of emulation: schemas, kernels, and what autograd does with them, as tensors/library.cc and
 // tensors/autograd.cc have those of codecs. torch_cgx/emulate/_operators.py has them for tensors without
 // values.
+#include <c10/core/SymInt.h>
 #include <torch/library.h>
 
 #include <tuple>
+#include <utility>
 
 #include "tensors/differentiation.h"
 #include "tensors/emulation/casts.h"
@@ -12,6 +14,7 @@
 namespace cgx {
 namespace {
 
+using c10::SymInt;
 using View = std::string_view;
 
 CastKey key_of(int64_t seed, int64_t step, int64_t number) {
@@ -60,27 +63,27 @@ constexpr const char* kNoDerivative =
     "a cast is not differentiable: use torch_cgx.emulate.cast_ste, which passes gradients on "
     "unchanged, or cast under torch.no_grad()";
 
-at::Tensor cast_autograd(const at::Tensor& tensor, View format, int64_t seed, int64_t step,
-                         int64_t number) {
+at::Tensor cast_autograd(const at::Tensor& tensor, View format, SymInt seed, SymInt step,
+                         SymInt number) {
   refuse_tangent("cast", "tensor", tensor);
-  static const auto op = found<decltype(cast_kernel)>("torch_cgx::cast");
+  static const auto op = found<decltype(cast_autograd)>("torch_cgx::cast");
   at::Tensor result;
   {
     const at::AutoDispatchBelowAutograd below;
-    result = op.call(tensor, format, seed, step, number);
+    result = op.call(tensor, format, std::move(seed), std::move(step), std::move(number));
   }
   if (tracks(tensor)) raise_in_backward(result, tensor, kNoDerivative);
   return result;
 }
 
 std::tuple<at::Tensor, at::Tensor> statistics_autograd(const at::Tensor& tensor, View format,
-                                                       int64_t seed, int64_t step, int64_t number) {
+                                                       SymInt seed, SymInt step, SymInt number) {
   refuse_tangent("cast", "tensor", tensor);
-  static const auto op = found<decltype(statistics_kernel)>("torch_cgx::cast_statistics");
+  static const auto op = found<decltype(statistics_autograd)>("torch_cgx::cast_statistics");
   std::tuple<at::Tensor, at::Tensor> result;
   {
     const at::AutoDispatchBelowAutograd below;
-    result = op.call(tensor, format, seed, step, number);
+    result = op.call(tensor, format, std::move(seed), std::move(step), std::move(number));
   }
   if (tracks(tensor)) raise_in_backward(std::get<0>(result), tensor, kNoDerivative);
   return result;
@@ -97,7 +100,7 @@ void implement(torch::Library& library) {
 
 TORCH_LIBRARY_FRAGMENT(torch_cgx, library) {
   library.set_python_module("torch_cgx.emulate._operators");
-  const std::string key = "str format, int seed=0, int step=0, int number=0";
+  const std::string key = "str format, SymInt seed=0, SymInt step=0, SymInt number=0";
   const auto define = [&](const std::string& schema) { library.def(schema.c_str()); };
   define("cast(Tensor tensor, " + key + ") -> Tensor");
   define("cast.out(Tensor tensor, " + key + ", *, Tensor(a!) out) -> ()");
