@@ -29,7 +29,7 @@ def take_dtensors(x: Any, format: Format) -> None:
     if apart and format.stochastic:
         raise ValueError(
             f"x is a DTensor with the placements {x.placements}, and {format} draws random numbers "
-            "by a value's place in its shard, the same in each shard: cast x.to_local() with a seed "
+            "by a value's place in its shard, the same in each one: cast x.to_local() with a seed "
             "of each rank's own, or a replicated DTensor"
         )
     _register()
