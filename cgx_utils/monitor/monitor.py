@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,15 +13,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from cgx_utils.monitor import records
+from cgx_utils.monitor.delivery import Delivery, checked_every, listed
+from cgx_utils.monitor.delivery import Sink as Sink
+from cgx_utils.monitor.formats import Handle, Watch
 from cgx_utils.monitor.observer import Clock, Observer
-from cgx_utils.monitor.sinks import Table
 from cgx_utils.state import CGXState
-from torch_cgx._warnings import warn
 
 if TYPE_CHECKING:
     from torch_cgx.activations import Compression, compress_saved
 
-Sink = Callable[[Mapping[str, Any]], Any]
 _TIMED = 25  # steps of a record whose exposed communication is measured, at least where it has them
 
 
@@ -41,6 +41,9 @@ class Monitor:
     saved: what compresses saved tensors (torch_cgx.activations.compress_saved, or the result of
         compress). A record then has the errors of the tensors that its last step saved; other
         steps are not measured.
+    formats: what emulates formats (the result of torch_cgx.emulate.apply). A record then has what
+        they did to this rank's tensors in its last step, which alone is measured. With DDP a step
+        ends with its backward pass: what the optimizer casts is of the step before.
     clock: seconds, for tests.
 
     All ranks of the group make it, with equal `every`: ranks that disagree raise an error.
@@ -55,25 +58,21 @@ class Monitor:
         sinks: Iterable[Sink] | Sink | None = None,
         *,
         saved: compress_saved | Compression | None = None,
+        formats: Handle | None = None,
         clock: Clock = time.perf_counter,
     ):
-        if isinstance(every, bool) or not isinstance(every, int):
-            raise TypeError(f"every={every!r}; allowed: integers >= 1")
-        if every < 1:
-            raise ValueError(f"every={every}; allowed: integers >= 1")
-        self.every = every
+        self.every = checked_every(every)
         self._steps = 0  # the observer counts the ones that it skips: step_number
         self.last: dict[str, Any] | None = None  # the last record
         self._clock = clock
         self._saved = saved
-        if saved is not None:
-            saved.measure = every == 1
+        self._formats: Watch | None = None
         self._state = _state_of(target)
         group = _group_of(target)
         self._backend, device = _backend_of(group, target)
         _check_ranks(group, device, every)
         self._rank, self._size = self._backend.rank(), self._backend.size()
-        self._sinks = _listed(sinks) if self._rank == 0 else []
+        self._delivery = Delivery(listed(sinks) if self._rank == 0 else [])
         self._window = 0  # steps since the last record
         self._observer: Observer | None = None
         if self._state is not None:
@@ -88,7 +87,11 @@ class Monitor:
                 functools.partial(_may_compare, weakref.ref(target)),
             )
             self._look_ahead(self._observer)
+        if formats is not None:
+            self._formats = Watch(formats)
+        if self._state is not None:
             self._state.observer = self._observer
+        self._measure(every == 1)
         self._group = group
         self._own = dict.fromkeys(records.COUNTERS, 0.0)  # of the samples, since the last record
         self._closed = False
@@ -118,11 +121,10 @@ class Monitor:
             self._record()
         if self._state is not None and self._state.observer is self._observer:
             self._state.observer = None
-        if self._saved is not None:
-            self._saved.measure = False
-        for sink in list(self._sinks):
-            self._call(sink, getattr(sink, "close", lambda: None))
-        self._sinks = []
+        self._measure(False)
+        if self._formats is not None:
+            self._formats.close()
+        self._delivery.close()
 
     def __enter__(self) -> Monitor:
         return self
@@ -146,8 +148,13 @@ class Monitor:
             self._record()
         if self._observer is not None:
             self._look_ahead(self._observer)
-        if self._saved is not None:
-            self._saved.measure = (self._window + 1) % self.every == 0
+        self._measure(self._window + 1 == self.every)
+
+    def _measure(self, on: bool) -> None:
+        """Whether the next step measures saved tensors and formats."""
+        for measured in (self._saved, self._formats):
+            if measured is not None:
+                measured.measure = on
 
     def _take_passed(self) -> None:
         if self._observer is not None:
@@ -162,8 +169,12 @@ class Monitor:
         sampled = max(1, self.every // max(1, observer.buckets))
         timed = max(1, self.every // _TIMED)
         number = self._steps + 1
-        # DDP lays out its buckets anew after the first step. The last step has the record.
+        # The last step has the record, and the one before switches on what is measured in it.
+        measures = self._saved is not None or self._formats is not None
+        # DDP lays out its buckets anew after the first step.
         while number > 2 and number % sampled and number % timed and number % self.every:
+            if measures and (number + 1) % self.every == 0:
+                break
             number += 1
         observer.due = number % sampled == 0
         observer.left = number - self._steps - 1
@@ -180,6 +191,7 @@ class Monitor:
     def _record(self) -> None:
         now, counted = self._clock(), records.counters_of(self._backend.stats())
         steps, seconds = self._window, (now - self._begin) / self._window
+        whole = steps == self.every  # its last step was measured
         difference = records.difference(counted, self._counted)
         spent = {name: (difference[name] - self._own[name]) / steps for name in records.COUNTERS}
         exposed = sum(self._exposed) / len(self._exposed) if self._exposed else None
@@ -202,6 +214,7 @@ class Monitor:
             "communicator": self._backend.stats()["communicator"],
             "errors": {} if self._observer is None else dict(self._observer.errors),
             "saved_errors": {} if self._saved is None else self._saved.errors,
+            "formats": {} if self._formats is None or not whole else self._formats.taken(),
             "bits": {name: one.bits for name, one in decided.items()},
             "codec": {name: one.codec_name for name, one in decided.items()},
             "rank": self._rank,
@@ -209,16 +222,7 @@ class Monitor:
         }
         self._begin, self._counted, self._window, self._exposed = now, counted, 0, []
         self._own = dict.fromkeys(records.COUNTERS, 0.0)
-        for sink in list(self._sinks):
-            self._call(sink, functools.partial(sink, self.last))
-
-    def _call(self, sink: Sink, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except Exception as error:
-            self._sinks.remove(sink)
-            name = getattr(sink, "__qualname__", type(sink).__qualname__)
-            warn(f"cgx: Monitor drops the sink {name}: {type(error).__name__}: {error}")
+        self._delivery.send(self.last)
 
 
 def _state_of(target: Any) -> CGXState | None:
@@ -285,16 +289,3 @@ def _check_ranks(group: dist.ProcessGroup, device: torch.device, every: int) -> 
     found = [int(one.item()) for one in numbers]
     if len(set(found)) > 1:
         raise ValueError(f"every differs between ranks: {found}, by rank; allowed: equal values")
-
-
-def _listed(sinks: Iterable[Sink] | Sink | None) -> list[Sink]:
-    if sinks is None:
-        return [Table()]
-    found = [sinks] if callable(sinks) else list(sinks)
-    for sink in found:
-        if not callable(sink):
-            raise TypeError(
-                f"sinks holds {sink!r}; allowed: cgx_utils.monitor.Table, JsonLines, Csv, "
-                "TensorBoard, functions of a record (a dict)"
-            )
-    return found

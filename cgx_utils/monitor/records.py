@@ -16,8 +16,20 @@ errors: {name: relative L2 error of the reduced gradient}, of a sample of its va
     exact mean; the last that was measured. With error feedback it includes what the feedback added
 saved_errors: {module: relative L2 error of the floating tensor that it saved in the record's last
     step; its second tensor is MODULE#2, and so on}, of `saved` of the Monitor; {} without one
+formats: {LAYER/TENSOR: what a cast to an emulated format did to it in the record's last step}, of
+    `formats` of the Monitor, of this rank; {} without it, and in the last record if that has fewer
+    steps than the others. Names are as in "blocks.0.up/forward.input", "conv1/activations",
+    "fc1.weight/optimizer_state.exp_avg"; what is known of each, as of emulate.Statistics:
+    underflowed: share of the values that became zero, 0 to 1
+    saturated: share that is beyond the format's largest number, 0 to 1
+    sqnr: signal by quantization noise, dB; inf without an error, nan without a signal
+    amax: greatest magnitude before the cast
+    bits: per value, side information included
 bits: {name: bits per value}, and codec: {name: as in "maxmin", "exact"}
 rank, world_size
+
+Records of a FormatMonitor have version, step, steps, seconds_per_step and formats only. Keys may be
+added without a new version: a reader takes what it knows.
 """
 
 from __future__ import annotations

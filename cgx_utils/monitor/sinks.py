@@ -1,7 +1,8 @@
 """Where the records of a `Monitor` go: anything that can be called with one, on rank 0.
 
 A sink may have a method `close()`, which is called once, after its last record. All ranks make the
-sinks, so those of files open them with their first record.
+sinks, so those of files open them with their first record. They take records that lack keys, as
+those of a FormatMonitor and of older logs do.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from cgx_utils.monitor.formats import summary
 from torch_cgx._warnings import say
 
 _WORST = 2  # layers that a line of the table names
 
 
 class Table:
-    """A line for each record, under a header. file: stderr by default, where a line that cannot be
-    written is lost; another file that fails drops the sink.
+    """A line for each record, under a header, and one for its formats. file: stderr by default,
+    where a line that cannot be written is lost; another file that fails drops the sink.
     """
 
     HEAD = (
@@ -29,14 +32,24 @@ class Table:
         f"{'encode':>7} {'transfer':>8} {'decode':>7}  worst relative errors"
     )
 
+    HEAD_OF_FORMATS = f"{'step':>8} {'ms/step':>9}  formats"
+
     def __init__(self, file: IO[str] | None = None):
         self._file = file
         self._headed = False
 
     def __call__(self, record: Mapping[str, Any]) -> None:
-        lines = [] if self._headed else [self.HEAD]
+        of_gradients = "bytes_sent" in record
+        head = self.HEAD if of_gradients else self.HEAD_OF_FORMATS
+        lines = [] if self._headed else [head]
         self._headed = True
-        lines.append(line_of(record))
+        formats = summary(record.get("formats", {}))
+        if of_gradients:
+            lines.append(line_of(record))
+            lines += [f"{'':>8} formats: {formats}"] if formats else []
+        else:
+            time = f"{1e3 * record['seconds_per_step']:>9.2f}"
+            lines.append(f"{record['step']:>8} {time}  {formats}".rstrip())
         if self._file is None:
             say(*lines)
             return
@@ -93,8 +106,9 @@ class JsonLines(_OwnFile):
 
 
 class Csv(_OwnFile):
-    """A row for each record and, for each layer, a row of its own with the columns name, error,
-    bits and codec: for spreadsheets. An existing file is replaced by the first record.
+    """A row for each record; for each layer a row of its own with the columns name, error, bits and
+    codec; for each cast tensor a row with name, bits, underflowed, saturated, sqnr and amax: for
+    spreadsheets. An existing file is replaced by the first record.
 
     OSError: the path is a folder, or in none where files may be made.
     """
@@ -105,22 +119,29 @@ class Csv(_OwnFile):
         *("communicator", "world_size"),
     )
     LAYER = ("name", "error", "bits", "codec")
+    FORMAT = ("underflowed", "saturated", "sqnr", "amax")
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         begins = self._opened is None
         rows = csv.writer(self._file)
         if begins:
-            rows.writerow([*self.PLAIN, *self.LAYER])
-        rows.writerow([*(record[key] for key in self.PLAIN), "", "", "", ""])
-        for name in record["bits"]:
-            layer = [name, record["errors"].get(name), record["bits"][name], record["codec"][name]]
-            rows.writerow([record["step"], *[""] * (len(self.PLAIN) - 1), *layer])
+            rows.writerow([*self.PLAIN, *self.LAYER, *self.FORMAT])
+        empty = [""] * len(self.FORMAT)
+        rows.writerow([*(record.get(key) for key in self.PLAIN), *[""] * len(self.LAYER), *empty])
+        begin = [record["step"], *[""] * (len(self.PLAIN) - 1)]
+        for name, bits in record.get("bits", {}).items():
+            error = record["errors"].get(name)
+            rows.writerow([*begin, name, error, bits, record["codec"][name], *empty])
+        for name, values in record.get("formats", {}).items():
+            numbers = [values.get(key) for key in self.FORMAT]
+            rows.writerow([*begin, name, "", values.get("bits"), "", *numbers])
         self._file.flush()
 
 
 class TensorBoard:
     """Scalars cgx/..., of each compressed layer cgx/error/LAYER and cgx/bits/LAYER, how many layers
-    are exact, cgx/exact_layers, and of saved tensors cgx/saved_error/MODULE. writer: a
+    are exact, cgx/exact_layers, of saved tensors cgx/saved_error/MODULE, and of cast tensors
+    cgx/format/sqnr/NAME, likewise underflowed, saturated and amax, where they are finite. writer: a
     SummaryWriter, or the folder of one, which is made with the first record and needs
     `pip install tensorboard`.
     """
@@ -147,18 +168,23 @@ class TensorBoard:
             self._writer = self._make(self._folder)  # type: ignore[no-untyped-call]
         step = record["step"]
         for name in self.SCALARS:
-            if record[name] is not None:
+            if record.get(name) is not None:
                 self._writer.add_scalar(f"cgx/{name}", record[name], step)
-        compressed = [name for name, codec in record["codec"].items() if codec != "exact"]
+        codecs = record.get("codec", {})
+        compressed = [name for name, codec in codecs.items() if codec != "exact"]
         for what, key in (("error", "errors"), ("bits", "bits")):
             for name in compressed:
                 value = record[key].get(name)
                 if value is not None:
                     self._writer.add_scalar(f"cgx/{what}/{name}", value, step)
-        for name, error in record["saved_errors"].items():
+        for name, error in record.get("saved_errors", {}).items():
             self._writer.add_scalar(f"cgx/saved_error/{name}", error, step)
-        if record["codec"]:
-            exact = len(record["codec"]) - len(compressed)
+        for name, values in record.get("formats", {}).items():
+            for key in Csv.FORMAT:
+                if math.isfinite(values.get(key, math.nan)):
+                    self._writer.add_scalar(f"cgx/format/{key}/{name}", values[key], step)
+        if codecs:
+            exact = len(codecs) - len(compressed)
             self._writer.add_scalar("cgx/exact_layers", exact, step)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from cgx_utils import CGXState, Monitor
+from cgx_utils.monitor.delivery import listed
 from cgx_utils.monitor.sample import MOST, Sample
 from tests.distributed import run_pooled
 from tests.utils.training import (
@@ -338,6 +339,4 @@ def test_a_sink_that_raises_is_dropped_once():
 
 def test_sinks_are_callable():
     with pytest.raises(TypeError, match="sinks holds 'log.csv'"):
-        from cgx_utils.monitor.monitor import _listed
-
-        _listed(["log.csv"])
+        listed(["log.csv"])
