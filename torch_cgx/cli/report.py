@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch_cgx.cli import report_formats
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.output import size_text, table, time_text
 
 EXAMPLES = """\
 examples:
-  cgx report cgx.jsonl            of Monitor(model, sinks=JsonLines("cgx.jsonl"))
+  cgx report cgx.jsonl            of Monitor(model, sinks=JsonLines("cgx.jsonl")), FormatMonitor
   cgx report cgx.jsonl --json     the same for programs"""
 
 _VERSION = 1
@@ -22,6 +23,16 @@ _HIDDEN = 0.02  # of a step; less exposed communication is not worth compressing
 _GROWTH = 1.5
 _SHOWN = 10
 _STAGES = ("encode", "transfer", "decode")
+# What records of a FormatMonitor lack, as it watches no gradients.
+_NOT_OF_FORMATS: dict[str, Any] = {
+    **dict.fromkeys(("exposed_seconds", "bytes_raw", "bytes_sent", "ratio")),
+    **dict.fromkeys(f"seconds_{stage}" for stage in _STAGES),
+    "errors": {},
+    "bits": {},
+    "codec": {},
+    "communicator": None,
+    "world_size": None,
+}
 Record = dict[str, Any]
 
 
@@ -30,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "log", type=Path, metavar="LOG", help="what cgx_utils.monitor.JsonLines wrote"
     )
     parser.add_argument("--json", action="store_true", help="write JSON")
-    parser.add_argument("--all", action="store_true", help=f"all layers, not the {_SHOWN} worst")
+    parser.add_argument(
+        "--all", action="store_true", help=f"all layers and tensors, not the {_SHOWN} worst"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,7 +78,7 @@ def read(path: Path) -> tuple[list[Record], list[str]]:
                     f"torch_cgx reads {_VERSION}"
                 )
             records.append(_checked(record))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise CliError(
                 f"{path}, line {number}: not a record of a Monitor; allowed: what "
                 "cgx_utils.monitor.JsonLines wrote"
@@ -76,16 +89,23 @@ def read(path: Path) -> tuple[list[Record], list[str]]:
 
 
 def _checked(record: Record) -> Record:
-    for name in ("step", "steps", "seconds_per_step", "bytes_raw", "bytes_sent"):
+    of_formats = "formats" in record and "bytes_sent" not in record
+    bytes_of_gradients = () if of_formats else ("bytes_raw", "bytes_sent")
+    for name in ("step", "steps", "seconds_per_step", *bytes_of_gradients):
         if not record[name] >= 0:
             raise ValueError(name)
+    if of_formats:
+        record = {**_NOT_OF_FORMATS, **record}
     for name in ("errors", "bits", "codec"):
         record[name].items()  # noqa: B018
+    for values in record.get("formats", {}).values():  # older logs have none
+        if not all(isinstance(value, int | float | None) for value in values.values()):
+            raise TypeError("formats")
     return record
 
 
 def summary(records: Sequence[Record], notes: Sequence[str] = ()) -> dict[str, Any]:
-    """Means over all steps, layers with their errors (the worst first), and remarks."""
+    """Means over all steps; layers and cast tensors, the worst first; remarks."""
     steps = sum(one["steps"] for one in records)
     last = records[-1]
     found: dict[str, Any] = {
@@ -98,10 +118,13 @@ def summary(records: Sequence[Record], notes: Sequence[str] = ()) -> dict[str, A
         "exposed_seconds": _mean(records, "exposed_seconds"),
         "bytes_raw": _mean(records, "bytes_raw"),
         "bytes_sent": _mean(records, "bytes_sent"),
-        "bytes_sent_in_all": sum(one["bytes_sent"] * one["steps"] for one in records),
+        "bytes_sent_in_all": None,
         "ratio": last["ratio"],
         "layers": layers(records),
+        "formats": report_formats.rows(records),
     }
+    if found["bytes_sent"] is not None:
+        found["bytes_sent_in_all"] = sum(one["bytes_sent"] * one["steps"] for one in records)
     # By the means that are shown beside it, not the mean of the records' shares.
     hidden = found["exposed_seconds"] is None or not found["seconds_per_step"]
     found["exposed"] = None if hidden else found["exposed_seconds"] / found["seconds_per_step"]
@@ -174,18 +197,21 @@ def remarks(found: dict[str, Any]) -> list[str]:
 
 
 def text_of(found: dict[str, Any], every_layer: bool = False) -> str:
+    of_gradients = found["bytes_sent"] is not None
+    ranks = f" on {found['world_size']} ranks, over {found['communicator']}" if of_gradients else ""
     rows = [
-        ("steps", f"{found['steps']} on {found['world_size']} ranks, over {found['communicator']}"),
+        ("steps", f"{found['steps']}{ranks}"),
         ("time", f"{time_text(found['seconds_per_step'])} per step"),
     ]
     if found["exposed"] is not None:
         waits = f"{100 * found['exposed']:.1f} % of a step ({time_text(found['exposed_seconds'])})"
         rows.append(("exposed communication", waits))
-    ratio = "" if found["ratio"] is None else f"; encodings are {found['ratio']:.2f}x smaller"
-    sent, whole = found["bytes_sent"], found["bytes_sent_in_all"]
-    rows.append(("sent by rank 0", f"{size_text(sent)} per step, {size_text(whole)} in all{ratio}"))
-    stages = ", ".join(f"{stage} {time_text(found[f'seconds_{stage}'])}" for stage in _STAGES)
-    rows.append(("engine, per step", stages))
+    if of_gradients:
+        ratio = "" if found["ratio"] is None else f"; encodings are {found['ratio']:.2f}x smaller"
+        sent, whole = size_text(found["bytes_sent"]), size_text(found["bytes_sent_in_all"])
+        rows.append(("sent by rank 0", f"{sent} per step, {whole} in all{ratio}"))
+        stages = ", ".join(f"{stage} {time_text(found[f'seconds_{stage}'])}" for stage in _STAGES)
+        rows.append(("engine, per step", stages))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
     shown = found["layers"] if every_layer else found["layers"][:_SHOWN]
@@ -198,6 +224,8 @@ def text_of(found: dict[str, Any], every_layer: bool = False) -> str:
         more = len(found["layers"]) - len(shown)
         if more:
             lines.append(f"and {more} with smaller errors, or none (--all shows them)")
+    if found["formats"]:
+        lines += ["", *report_formats.text_of(found["formats"], None if every_layer else _SHOWN)]
     if found["remarks"]:
         lines += ["", *(f"- {one}" for one in found["remarks"])]
     return "\n".join(lines)
