@@ -6,11 +6,16 @@
     y, what = emulate.cast(x, emulate.e4m3fn, statistics=True)
     print(what.sqnr, emulate.mxfp4.info(x).bits)  # decibels; bits per value with scales
 
-Needs no process group and no GPU. docs/formats.md has the formats, docs/emulation.md the uses.
+    emulation = emulate.apply(model, optimizer, "mxfp8")   # trains as if GEMMs rounded
+    y = emulate.matmul(a, b, inputs="e4m3fn", accumulate="hopper14")
+
+Needs no process group and no GPU. docs/formats.md has the formats, docs/emulation.md the uses,
+docs/emulated_training.md models and trainings.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from torch_cgx.emulate import _presets, _vmap
@@ -21,25 +26,56 @@ from torch_cgx.emulate._info import Info
 from torch_cgx.emulate._presets import preset, presets
 from torch_cgx.emulate._statistics import Statistics
 
+if TYPE_CHECKING:
+    from torch_cgx.emulate.gemm.layers import QuantConv2d, QuantLinear
+    from torch_cgx.emulate.gemm.matmul import matmul
+    from torch_cgx.emulate.gemm.product import Accumulation
+    from torch_cgx.emulate.training.emulation import Emulation, apply
+    from torch_cgx.emulate.training.ledger import Ledger
+    from torch_cgx.emulate.training.recipes import recipe, recipes, without
+
+_HOME = {
+    "gemm.layers": ("QuantConv2d", "QuantLinear"),
+    "gemm.matmul": ("matmul",),
+    "gemm.product": ("Accumulation",),
+    "training.emulation": ("Emulation", "apply"),
+    "training.ledger": ("Ledger",),
+    "training.recipes": ("recipe", "recipes", "without"),
+}
+_LAZY = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
-    "S2FP8",
+    "Accumulation",
     "Block",
+    "Emulation",
     "Fixed",
     "Float",
     "Format",
     "Info",
     "Integer",
+    "Ledger",
+    "QuantConv2d",
+    "QuantLinear",
+    "S2FP8",
     "Statistics",
     "ZScore",
+    "apply",
     "cast",
     "cast_ste",
+    "matmul",
     "preset",
     "presets",
+    "recipe",
+    "recipes",
+    "without",
 ]
 
 if not TYPE_CHECKING:  # emulate.e4m3fn, emulate.mxfp4, ...
 
     def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            module = importlib.import_module(f"torch_cgx.emulate.{_LAZY[name]}")
+            value = globals()[name] = getattr(module, name)
+            return value
         try:
             return getattr(_presets, name)
         except AttributeError:

@@ -1,0 +1,1 @@
+"""Matrix products and convolutions whose operands and sums are rounded to formats."""

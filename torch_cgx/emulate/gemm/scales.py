@@ -1,0 +1,51 @@
+"""Scales of whole tensors that follow earlier tensors: Transformer Engine's delayed scaling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_cgx.emulate.gemm.formats import Scaled
+from torch_cgx.emulate.gemm.operand import scale_of
+
+
+class History:
+    """The greatest magnitudes of the last tensors of one operand, in float32 on its device. Tensors
+    with a NaN or an infinity count as zeros.
+    """
+
+    def __init__(self, format: Scaled):
+        self._format = format
+        self._amax = torch.zeros(format.history, dtype=torch.float32, device="cpu")
+        self._next = 0
+        self._scale = torch.ones((), dtype=torch.float32, device="cpu")  # of the last tensor
+
+    def scale(self, x: torch.Tensor, counts: bool) -> torch.Tensor:
+        """Of x, from the tensors before it. counts: x then is one of them; else the scale is the
+        last tensor's again, as of a layer that runs again in the backward pass.
+        """
+        if self._amax.device != x.device:
+            self._amax, self._scale = self._amax.to(x.device), self._scale.to(x.device)
+        if not counts:
+            return self._scale
+        self._scale = scale_of(self._amax.amax(), self._format)
+        amax = x.abs().amax().float() if x.numel() else self._amax.new_zeros(())
+        self._amax[self._next] = torch.where(amax.isfinite(), amax, 0.0)
+        self._next = (self._next + 1) % self._format.history
+        return self._scale
+
+    def state(self) -> dict[str, Any]:
+        return {"amax": self._amax.clone(), "next": self._next, "scale": self._scale.clone()}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """ValueError: of another length."""
+        if state["amax"].shape != self._amax.shape:
+            raise ValueError(
+                f"a history of {state['amax'].numel()} amaxes; allowed: {self._format.history}"
+            )
+
+    def load(self, state: dict[str, Any]) -> None:
+        """After `check`."""
+        self._amax, self._next = state["amax"].clone(), int(state["next"])
+        self._scale = state["scale"].clone()

@@ -1,0 +1,1 @@
+"""Formats in models and their training: recipes, and what `apply` changes."""

@@ -1,0 +1,125 @@
+"""Outputs of modules and the gradients of them, rounded where memory would hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+from torch_cgx.emulate._format import Format
+from torch_cgx.emulate.gemm.operand import Key, cast_along
+from torch_cgx.emulate.gemm.rounding import Clock
+from torch_cgx.emulate.training.notes import Notes
+
+_MARK = "_cgx_stored"  # of a result: its version when it was cast
+_FIRST = 1 << 20  # numbers of these places begin here; GEMMs have the ones before
+
+
+class Place:
+    """The output of one module. activations, gradient_maps: formats, None: exact."""
+
+    def __init__(
+        self,
+        name: str,
+        activations: Format | None,
+        gradient_maps: Format | None,
+        clock: Clock,
+        index: int,
+        notes: Notes,
+    ):
+        self.name, self.clock, self._notes = name, clock, notes
+        self._formats = {"activations": activations, "gradient_maps": gradient_maps}
+        self._index = _FIRST + index
+
+    def __deepcopy__(self, memo: object) -> Place:
+        return self
+
+    def cast(self, x: torch.Tensor, kind: str, step: int, number: int) -> torch.Tensor:
+        """number: of the tensor among the module's outputs."""
+        format = self._formats[kind]
+        if format is None:
+            return x
+        index = (self._index * 64 + number) * 2 + (kind == "gradient_maps")
+        key = Key(self.clock.seed, step, index)
+        found = cast_along(x, format, -1, key, self._notes.measure)
+        self._notes.note(self.name, kind, x, format, -1, found.statistics)
+        return found.values
+
+    def store(self, output: Any, training: bool) -> Any:
+        """A module's output with its tensors cast, but for those that are results of a cast, or
+        views of one.
+        """
+        wanted = [
+            one
+            for one in _pytree.tree_leaves(output)
+            if isinstance(one, torch.Tensor) and one.is_floating_point() and not _is_stored(one)
+        ]
+        if not wanted:
+            return output
+        step = self.clock.begin(self._index, training)
+        numbers = {id(one): number for number, one in enumerate(wanted)}
+
+        def stored(one: Any) -> Any:
+            if id(one) not in numbers:
+                return one
+            result = _Stored.apply(one, self, step, numbers[id(one)])
+            setattr(result, _MARK, _version(result))
+            return result
+
+        return _pytree.tree_map(stored, output)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _is_stored(tensor: torch.Tensor) -> bool:
+    base = tensor._base if tensor._is_view() else None
+    marks = (getattr(one, _MARK, None) for one in (tensor, base) if one is not None)
+    return _version(tensor) in marks
+
+
+class _Stored(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: torch.Tensor, place: Place, step: int, number: int
+    ) -> torch.Tensor:
+        ctx.place, ctx.step, ctx.number = place, step, number
+        y = place.cast(x, "activations", step, number)
+        return y.clone() if y is x else y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return ctx.place.cast(grad, "gradient_maps", ctx.step, ctx.number), None, None, None
+
+
+_WHY = (
+    "torch.compile of a model whose outputs torch_cgx.emulate.apply casts; allowed: recipes of "
+    "GEMMs, or an uncompiled model"
+)
+
+
+class Hook:
+    """A forward hook of a module that can be copied with it. A pickled one does nothing: formats
+    belong to the process."""
+
+    def __init__(self, place: Place | None):
+        self._store: Any = None
+        if place is not None:
+            self._store = torch.compiler.disable(place.store, reason=_WHY)
+
+    def __reduce__(self) -> Any:
+        return Hook, (None,)
+
+    def __deepcopy__(self, memo: object) -> Hook:
+        return self
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        if self._store is None:
+            return None
+        if torch.compiler.is_compiling():
+            raise NotImplementedError(_WHY)
+        return self._store(output, module.training)
