@@ -79,12 +79,8 @@ class _Attention(Emulated):
             for number in self.__dict__[NUMBERS]
         )
         projected = _projections(self, query, key, value, inside)
-        y, weights = nn.MultiheadAttention.forward(
-            _with_identities(self, query),
-            *projected,
-            *args,
-            **kwargs,  # type: ignore[arg-type]
-        )
+        attend: Any = nn.MultiheadAttention.forward
+        y, weights = attend(_with_identities(self, query), *projected, *args, **kwargs)
         return _product(y, self.out_proj.weight, self.out_proj.bias, out), weights
 
 
