@@ -27,6 +27,7 @@ from torch_cgx.emulate._presets import preset, presets
 from torch_cgx.emulate._statistics import Statistics
 
 if TYPE_CHECKING:
+    from torch_cgx.emulate.comparison import Comparison, Task, compare
     from torch_cgx.emulate.gemm.layers import QuantConv2d, QuantLinear
     from torch_cgx.emulate.gemm.matmul import matmul
     from torch_cgx.emulate.gemm.product import Accumulation
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch_cgx.emulate.training.recipes import recipe, recipes, without
 
 _HOME = {
+    "comparison": ("Comparison", "Task", "compare"),
     "gemm.layers": ("QuantConv2d", "QuantLinear"),
     "gemm.matmul": ("matmul",),
     "gemm.product": ("Accumulation",),
@@ -46,6 +48,7 @@ _LAZY = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "Accumulation",
     "Block",
+    "Comparison",
     "Emulation",
     "Fixed",
     "Float",
@@ -57,10 +60,12 @@ __all__ = [
     "QuantLinear",
     "S2FP8",
     "Statistics",
+    "Task",
     "ZScore",
     "apply",
     "cast",
     "cast_ste",
+    "compare",
     "matmul",
     "preset",
     "presets",
