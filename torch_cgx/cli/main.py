@@ -21,6 +21,7 @@ COMMANDS = {
     "memory": "show what a model keeps for backward, and what would keep less",
     "activations": "fit the table of a few-bit activation function, and show it",
     "formats": "list the formats of numbers that can be emulated, and draw their errors",
+    "emulate": "train a model in formats of low precision, and compare the losses",
     "report": "summarise the log of a training run",
     "link": "run a training script on hosts that slow links join, on this machine",
 }
