@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from torch_cgx.emulate.gemm.layers import QuantConv2d, QuantLinear
     from torch_cgx.emulate.gemm.matmul import matmul
     from torch_cgx.emulate.gemm.product import Accumulation
+    from torch_cgx.emulate.insight.blame import Blame, blame
+    from torch_cgx.emulate.insight.choose import Choice, choose
+    from torch_cgx.emulate.insight.heat_map import heat_map
     from torch_cgx.emulate.training.emulation import Emulation, apply
     from torch_cgx.emulate.training.ledger import Ledger
     from torch_cgx.emulate.training.recipes import recipe, recipes, without
@@ -40,6 +43,9 @@ _HOME = {
     "gemm.layers": ("QuantConv2d", "QuantLinear"),
     "gemm.matmul": ("matmul",),
     "gemm.product": ("Accumulation",),
+    "insight.blame": ("Blame", "blame"),
+    "insight.choose": ("Choice", "choose"),
+    "insight.heat_map": ("heat_map",),
     "training.emulation": ("Emulation", "apply"),
     "training.ledger": ("Ledger",),
     "training.recipes": ("recipe", "recipes", "without"),
@@ -47,7 +53,9 @@ _HOME = {
 _LAZY = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "Accumulation",
+    "Blame",
     "Block",
+    "Choice",
     "Comparison",
     "Emulation",
     "Fixed",
@@ -63,9 +71,12 @@ __all__ = [
     "Task",
     "ZScore",
     "apply",
+    "blame",
     "cast",
     "cast_ste",
+    "choose",
     "compare",
+    "heat_map",
     "matmul",
     "preset",
     "presets",

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from torch_cgx._unchanged import Unchanged
 from torch_cgx.activations.report.kinds import name_kinds
 from torch_cgx.activations.report.peak import Peak
 from torch_cgx.activations.report.report import Report, report_of
 from torch_cgx.activations.report.saves import Saves
 from torch_cgx.activations.report.savings import convertible
-from torch_cgx.activations.report.unchanged import Unchanged
 
 
 def memory(

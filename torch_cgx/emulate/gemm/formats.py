@@ -10,6 +10,7 @@ from typing import Any
 from torch_cgx._constant import constant
 from torch_cgx.emulate._format import Format, check_format
 from torch_cgx.emulate._formats import Block, Float, Integer
+from torch_cgx.emulate._presets import preset, presets
 from torch_cgx.emulate.gemm.product import Accumulation
 
 OPERANDS = (
@@ -45,6 +46,19 @@ class Scaled:
 
 
 OperandFormat = Format | Scaled
+
+
+def name_of(format: OperandFormat) -> str:
+    """A preset's name for the format, with its rectangle of blocks; else its text."""
+    if isinstance(format, Scaled):
+        return f"{name_of(format.format)} {format.scale}"
+    axis = f" {format.axis[0]}x{format.axis[1]}" if isinstance(format.axis, tuple) else ""
+    return _named().get(format.text, format.text) + axis
+
+
+@functools.cache
+def _named() -> dict[str, str]:
+    return {preset(name).text: name for name in presets()}
 
 
 def _scaled(given: Mapping[str, Any], where: str) -> Scaled:
@@ -98,7 +112,13 @@ class GemmFormats:
         return dict(self.operands)
 
     def __str__(self) -> str:
-        rows = [f"{name} {format}" for name, format in self.operands]
+        groups: dict[str, list[str]] = {}
+        for operand, format in self.operands:
+            groups.setdefault(name_of(format), []).append(operand)
+        rows = [
+            format if len(names) == len(OPERANDS) else f"{', '.join(names)}: {format}"
+            for format, names in groups.items()
+        ]
         if self.hadamard:
             rows.append(f"hadamard {self.hadamard}")
         if not self.accumulation.fp32:

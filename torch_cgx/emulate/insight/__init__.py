@@ -1,1 +1,1 @@
-"""Where formats hurt: what casts do to each tensor, and which layer breaks."""
+"""Where formats hurt a model: by layer, kind of tensor and step."""
