@@ -187,7 +187,7 @@ _LIBRARY.define(
     "emulate_operand(Tensor x, int rounding, str operand, int axis, bool training) -> Tensor"
 )
 _LIBRARY.define("emulate_matrix(Tensor x, int rounding) -> Tensor")
-_LIBRARY.define("emulate_product(Tensor a, Tensor b, int rounding) -> Tensor")
+_LIBRARY.define("emulate_layer_product(Tensor a, Tensor b, int rounding) -> Tensor")
 
 
 def _operand(x: torch.Tensor, number: int, operand: str, axis: int, training: bool) -> torch.Tensor:
@@ -215,10 +215,10 @@ def _fake_product(a: torch.Tensor, b: torch.Tensor, rounding: int) -> torch.Tens
 
 _LIBRARY.impl("emulate_operand", _operand, "CompositeExplicitAutograd")
 _LIBRARY.impl("emulate_matrix", _matrix, "CompositeExplicitAutograd")
-_LIBRARY.impl("emulate_product", _product, "CompositeExplicitAutograd")
+_LIBRARY.impl("emulate_layer_product", _product, "CompositeExplicitAutograd")
 torch.library.register_fake("torch_cgx::emulate_operand", lambda x, *_: torch.empty_like(x))
 torch.library.register_fake("torch_cgx::emulate_matrix", _fake_matrix)
-torch.library.register_fake("torch_cgx::emulate_product", _fake_product)
+torch.library.register_fake("torch_cgx::emulate_layer_product", _fake_product)
 
 Cast = Callable[[torch.Tensor, str, int], torch.Tensor]
 
@@ -252,6 +252,6 @@ def hadamard_matrix(number: int, x: torch.Tensor) -> torch.Tensor:
 def product(number: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a b by a layer's accumulation, which is no "fp32"; of float32."""
     if torch.compiler.is_compiling():
-        found: torch.Tensor = torch.ops.torch_cgx.emulate_product(a, b, number)
+        found: torch.Tensor = torch.ops.torch_cgx.emulate_layer_product(a, b, number)
         return found
     return of_product(a, b, rounding_of(number).formats.accumulation)
