@@ -41,10 +41,11 @@ class LARS(Optimizer):
     and holds lr: a new learning rate changes the new part only, other than in torch.optim.SGD.
 
     params: parameters or groups of them, as of every optimizer of torch.
-    lr: >= 0; a float, or a tensor of one value, which a compiled step takes without compiling anew.
-    momentum: >= 0. With 0 there is no v.
-    weight_decay: >= 0. It also is in lambda.
-    trust_coefficient: > 0.
+    lr: at least 0; a float, or a tensor of one value, which a compiled step takes without compiling
+        anew when it changes.
+    momentum: at least 0. With 0 there is no v.
+    weight_decay: at least 0. It also is in lambda.
+    trust_coefficient: above 0.
     skip: skip(parameter) says which parameters have lambda = 1 and no weight decay. By default
         those of at most one dimension, `biases_and_norms`, as in the MLPerf rules for LARS. None:
         none, as in CPD. It is asked at each step, and is not in state_dict().

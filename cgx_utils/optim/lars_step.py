@@ -67,25 +67,62 @@ class Batch:
         return list((self._lr * torch.where((w > 0) & (g > 0), trust, 1.0)).unbind())
 
     def _step_one_by_one(self) -> None:
+        count = len(self._weights)
+        scales: list[Any] = self._scales() if self._adapts else [self._lr] * count
+        velocities: list[torch.Tensor | None] = [*self._velocities] or [None] * count
+        for place, (weights, gradient) in enumerate(
+            zip(self._weights, self._gradients, strict=True)
+        ):
+            if self._adapts and weights.dtype == gradient.dtype:
+                self._step_in_place(weights, gradient, velocities[place], scales[place])
+            else:
+                self._step_rounded_once(weights, gradient, velocities[place], scales[place])
+
+    def _step_in_place(
+        self,
+        weights: torch.Tensor,
+        gradient: torch.Tensor,
+        velocity: torch.Tensor | None,
+        scale: torch.Tensor,
+    ) -> None:
+        """Without temporary tensors, whose memory costs more time on a CPU than the arithmetic."""
         momentum = self._group["momentum"]
-        scales: list[Any] = self._scales() if self._adapts else [self._lr] * len(self._weights)
-        for place, (weights, scale) in enumerate(zip(self._weights, scales, strict=True)):
-            change = self._gradients[place]
-            if self._group["maximize"]:
-                change = -change
-            if self._decay:
-                change = change.add(weights, alpha=self._decay)
-            change = change * scale
-            if momentum:
-                velocity = change.add(self._velocities[place], alpha=momentum)
-                self._velocities[place].copy_(velocity)
-                if self._group["nesterov"]:
-                    velocity = change.add_(velocity, alpha=momentum)
-                change = velocity
-            weights.sub_(change)
+        sign = -1 if self._group["maximize"] else 1
+        decay = scale * self._decay if self._decay else None
+        if velocity is not None:
+            velocity.mul_(momentum).addcmul_(gradient, scale, value=sign)
+            if decay is not None:
+                velocity.addcmul_(weights, decay)
+            if not self._group["nesterov"]:
+                weights.sub_(velocity)
+                return
+        if decay is not None:
+            weights.addcmul_(weights, decay, value=-1)
+        weights.addcmul_(gradient, scale, value=-sign)
+        if velocity is not None:
+            weights.sub_(velocity, alpha=momentum)
+
+    def _step_rounded_once(
+        self,
+        weights: torch.Tensor,
+        gradient: torch.Tensor,
+        velocity: torch.Tensor | None,
+        scale: Any,
+    ) -> None:
+        """In the gradient's dtype, which is float32 for weights of 16 bits."""
+        momentum = self._group["momentum"]
+        change = -gradient if self._group["maximize"] else gradient
+        if self._decay:
+            change = change.add(weights, alpha=self._decay)
+        change = change * scale
+        if velocity is not None:
+            moved = change.add(velocity, alpha=momentum)
+            velocity.copy_(moved)
+            change = change.add_(moved, alpha=momentum) if self._group["nesterov"] else moved
+        weights.sub_(change)
 
     def _step_together(self) -> None:
-        """The same operations, each of them on all tensors."""
+        """As _step_rounded_once, each operation on all tensors."""
         momentum = self._group["momentum"]
         changes: Any = self._gradients
         if self._group["maximize"]:

