@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import TCPStore
 
 from torch_cgx.emulate.comparison.load import load
-from torch_cgx.emulate.comparison.ranks import Said, Start, Work
+from torch_cgx.emulate.comparison.ranks import HOST, Said, Start, Work
 from torch_cgx.emulate.comparison.run import Rank, train
 from torch_cgx.emulate.comparison.wire import Exchanged
 
@@ -38,7 +38,7 @@ def _work(stdin: Connection, stdout: Connection) -> None:
     start = stdin.recv()
     assert isinstance(start, Start)
     task = load(start.model, start.data)
-    store = FileStore(start.store, start.size.ranks)
+    store = TCPStore(HOST, start.port, is_master=False)
     dist.init_process_group("cgx", store=store, rank=start.rank, world_size=start.size.ranks)
     rank = Rank(start.rank, Exchanged, check_replicas)
 

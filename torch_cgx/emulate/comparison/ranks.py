@@ -19,25 +19,27 @@ import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+
+from torch._C._distributed_c10d import TCPStore
 
 from torch_cgx.emulate.comparison.recipes import Recipe
 from torch_cgx.emulate.comparison.run import RunError, Size
 
+HOST = "127.0.0.1"
 _PYTHON = [sys.executable]
 _GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What a rank needs first. store: a file by which the ranks meet. model, data: of the task, as
-    `load` takes them.
+    """What a rank needs first. port: of the store at which the ranks meet. model, data: of the
+    task, as `load` takes them.
     """
 
     rank: int
-    store: str
+    port: int
     model: str
     data: str | None
     size: Size
@@ -74,16 +76,16 @@ class Ranks:
     def __init__(self, model: str, data: str | None, size: Size):
         self._model, self._data, self._size = model, data, size
         self._ranks: list[_Process] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._store: TCPStore | None = None
 
     def __enter__(self) -> Ranks:
-        self._folder = tempfile.TemporaryDirectory(prefix="cgx-compare-")
-        store = str(Path(self._folder.name, "store"))
+        self._store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        port = self._store.port
         try:
             for rank in range(self._size.ranks):
                 self._ranks.append(_started(rank, self._size.threads))
             for one in self._ranks:
-                self._send(one, Start(one.number, store, self._model, self._data, self._size))
+                self._send(one, Start(one.number, port, self._model, self._data, self._size))
         except BaseException:
             self.close()
             raise
@@ -159,8 +161,7 @@ class Ranks:
         for one in self._ranks:
             one.wrote.close()
         self._ranks = []
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._store = None
 
 
 def _started(number: int, threads: int) -> _Process:
