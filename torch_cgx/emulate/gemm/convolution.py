@@ -2,7 +2,8 @@
 
 The contraction of the forward pass runs over input channels and the kernel, that of dgrad over
 output channels and the kernel, that of wgrad over the batch and space. Blocks of operands lie along
-input channels, output channels and the batch, as Microsoft's microxcaling has them.
+input channels, output channels and the batch, as Microsoft's microxcaling has them; so does the
+Hadamard transform of wgrad's operands along the batch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 
 from torch_cgx.emulate.gemm.linear import autocast, widened
 from torch_cgx.emulate.gemm.lowering import lowered, lowered_backward
-from torch_cgx.emulate.gemm.rounding import Call, Cast, Facts, caster, facts_of
+from torch_cgx.emulate.gemm.operand import rotate
+from torch_cgx.emulate.gemm.rounding import Call, Cast, Facts, caster, facts_of, hadamard_matrix
 
 
 class Geometry(NamedTuple):
@@ -82,11 +84,16 @@ class Convolution(torch.autograd.Function):
                 wq = _cast(cast, facts, weight, "dgrad.weight", channels)
             dx = _gradient(ctx.call.number, gq, x, wq, ctx.geometry, 0).to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
-            a, b = gq, x
-            if a is None or not facts.keep_gradient:
-                a = _cast(cast, facts, grad, "wgrad.gradient", 0)
+            a, b = grad, x
+            if facts.hadamard:
+                matrix = hadamard_matrix(ctx.call.number, grad)
+                a, b = rotate(grad, matrix), rotate(x, matrix)
+            if gq is not None and facts.keep_gradient:
+                a = gq
+            else:
+                a = _cast(cast, facts, a, "wgrad.gradient", 0)
             if not facts.keep_input:
-                b = _cast(cast, facts, x, "wgrad.input", 0)
+                b = _cast(cast, facts, b, "wgrad.input", 0)
             dw = _gradient(ctx.call.number, a, b, weight, ctx.geometry, 1).to(ctx.dtypes[1])
         if ctx.needs_input_grad[2]:
             db = grad.sum([0, *range(2, grad.dim())]).to(ctx.dtypes[2])
@@ -134,6 +141,9 @@ def convolution(
         return convolution(x[None], weight, bias, call, geometry)[0]
     if x.dtype != weight.dtype or not x.is_floating_point() or x.dim() != weight.dim():
         return torch.convolution(x, weight, bias, *geometry)  # an error
+    channels = weight.shape[0] if geometry.transposed else weight.shape[1] * geometry.groups
+    if x.shape[1] != channels:
+        return torch.convolution(x, weight, bias, *geometry)  # an error
     found: torch.Tensor = Convolution.apply(x, weight, bias, tuple(call), tuple(geometry))
     return found
 
@@ -145,9 +155,12 @@ def of_module(module: Any, x: torch.Tensor, call: Call) -> torch.Tensor:
     if module.padding_mode != "zeros":
         x = F.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
         padding = (0,) * spatial
-    elif isinstance(padding, str):  # "same" may pad one side more; "valid"
-        x = F.pad(x, module._reversed_padding_repeated_twice)
-        padding = (0,) * spatial
+    elif isinstance(padding, str):  # "valid", or "same", which may pad one place more at the ends
+        pairs = module._reversed_padding_repeated_twice
+        padding = pairs[::2][::-1]
+        if pairs[1::2] != pairs[::2]:
+            more = zip(pairs[::2], pairs[1::2], strict=True)
+            x = F.pad(x, [one for begin, end in more for one in (0, end - begin)])
     geometry = Geometry(
         module.stride, tuple(padding), module.dilation, False, (0,) * spatial, module.groups
     )

@@ -96,7 +96,7 @@ def linear(
             return linear(x, weight, bias, call)
     if x.dtype != weight.dtype or x.shape[-1:] != weight.shape[1:] or not x.is_floating_point():
         return F.linear(x, weight, bias)  # an error
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     found: torch.Tensor = Linear.apply(rows, weight, bias, tuple(call))
     return found.reshape(*x.shape[:-1], weight.shape[0])
 

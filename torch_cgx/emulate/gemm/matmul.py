@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 
 from torch_cgx._constant import constant
+from torch_cgx.emulate._cast import _word
 from torch_cgx.emulate.gemm.formats import OPERANDS, GemmFormats, Scaled, gemm_formats
+from torch_cgx.emulate.gemm.linear import autocast, widened
 from torch_cgx.emulate.gemm.operand import Key, cast_along
-from torch_cgx.emulate.gemm.product import Accumulation, of_product
+from torch_cgx.emulate.gemm.product import Accumulation, product
 
 
 def matmul(
@@ -28,7 +31,8 @@ def matmul(
 
     a: [..., M, K] or [K]. b: [..., K, N] or [K]. As torch.matmul's, of one dtype: float32, float64,
         float16 or bfloat16, on one device. The result has this dtype; formats of accumulation
-        compute in float32, 16-bit operands are widened to it.
+        compute in float32, 16-bit operands are widened to it. Under autocast operands are first
+        cast to its dtype, as torch.matmul's are.
     inputs: the operands' format, or a dict of formats by GEMM and operand, as a recipe's "gemm"
         (`apply`); b is the "weight". Blocks lie along each contraction: K in the forward pass, N in
         that of a's gradient, M in that of b's. None: exact.
@@ -39,25 +43,59 @@ def matmul(
     ValueError, TypeError: an argument is not allowed, shapes do not fit (torch's own error).
     """
     chosen: dict[str, Any] = {} if block is None else {"block": block}
-    accumulation = Accumulation(accumulate, kahan, order, **chosen)
+    if torch.compiler.is_compiling():
+        sums = (accumulate, kahan, order, block)
+        how = _traced_number(_frozen(inputs), *sums)
+    else:
+        how = _number(inputs, Accumulation(accumulate, kahan, order, **chosen))
+    _check(a, b)
+    key = (_word("seed", seed), _word("step", step))
+    if not torch.is_autocast_enabled(a.device.type):
+        return _matmul(a, b, how, key)
+    dtype = torch.get_autocast_dtype(a.device.type)
+    with torch.autocast(a.device.type, enabled=False):
+        return _matmul(autocast(a, dtype), autocast(b, dtype), how, key)
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor, how: int, key: tuple[int, int]) -> torch.Tensor:
+    if min(a.dim(), b.dim()) == 0 or a.dtype != b.dtype:
+        return torch.matmul(a, b)  # an error
+    left, right = a[None] if a.dim() == 1 else a, b[:, None] if b.dim() == 1 else b
+    if left.shape[-1] != right.shape[-2]:
+        return torch.matmul(a, b)  # an error
+    y: torch.Tensor = torch.ops.torch_cgx.emulate_matmul(left, right, how, *key)
+    y = y.squeeze(-2) if a.dim() == 1 else y
+    return y.squeeze(-1) if b.dim() == 1 else y
+
+
+class _How(NamedTuple):
+    formats: GemmFormats
+    accumulation: Accumulation
+
+
+_hows: list[_How] = []
+_numbers: dict[_How, int] = {}
+
+
+def _number(inputs: Any, accumulation: Accumulation) -> int:
+    """Of the formats, for the operators. ValueError, TypeError: they are not allowed."""
     formats = _formats(inputs) if isinstance(inputs, str) else gemm_formats(inputs, "inputs")
-    _check(a, b, formats)
     if not formats.accumulation.fp32 or formats.hadamard:
         raise ValueError(
             "inputs has accumulate or hadamard; allowed: accumulate, kahan, order, block as "
             "arguments of matmul"
         )
-    if a.dim() < 2 or b.dim() < 2:
-        if a.dim() == 0 or b.dim() == 0:
-            return torch.matmul(a, b)  # an error
-        left, right = a[None] if a.dim() == 1 else a, b[:, None] if b.dim() == 1 else b
-        y = matmul(left, right, inputs, accumulate, kahan, order, block, seed=seed, step=step)
-        y = y.squeeze(-2) if a.dim() == 1 else y
-        return y.squeeze(-1) if b.dim() == 1 else y
-    if a.dtype != b.dtype or a.shape[-1] != b.shape[-2]:
-        return torch.matmul(a, b)  # an error
-    found: torch.Tensor = _Matmul.apply(a, b, formats, accumulation, seed, step)
-    return found
+    for operand, format in formats.operands:
+        if isinstance(format, Scaled) and format.scale == "delayed":
+            raise ValueError(
+                f"inputs: {operand} has scale='delayed', which remembers earlier tensors; allowed: "
+                "scale='current', or a layer (QuantLinear, emulate.apply)"
+            )
+    how = _How(formats, accumulation)
+    if how not in _numbers:
+        _numbers[how] = len(_hows)
+        _hows.append(how)
+    return _numbers[how]
 
 
 @constant
@@ -65,7 +103,36 @@ def _formats(name: str) -> GemmFormats:
     return gemm_formats(name, "inputs")
 
 
-def _check(a: Any, b: Any, formats: GemmFormats) -> None:
+_kept: list[Any] = []
+
+
+@constant
+def _place(given: Any) -> int:
+    _kept.append(given)
+    return len(_kept) - 1
+
+
+def _frozen(given: Any) -> Any:
+    """Dicts as tuples of plain values, for torch.compile."""
+    if not isinstance(given, Mapping):
+        return _place(given)
+    pairs: tuple[Any, ...] = ()
+    for key, value in given.items():
+        pairs = (*pairs, (key, _frozen(value)))
+    return pairs
+
+
+def _thawed(given: Any) -> Any:
+    return _kept[given] if isinstance(given, int) else {key: _thawed(one) for key, one in given}
+
+
+@constant
+def _traced_number(inputs: Any, accumulate: Any, kahan: Any, order: Any, block: Any) -> int:
+    chosen: dict[str, Any] = {} if block is None else {"block": block}
+    return _number(_thawed(inputs), Accumulation(accumulate, kahan, order, **chosen))
+
+
+def _check(a: Any, b: Any) -> None:
     for name, tensor in (("a", a), ("b", b)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is of type {type(tensor).__name__}, allowed: a torch.Tensor")
@@ -73,56 +140,75 @@ def _check(a: Any, b: Any, formats: GemmFormats) -> None:
             raise TypeError(
                 f"{name}.dtype is {tensor.dtype}, allowed: float32, float64, float16, bfloat16"
             )
-    for operand, format in formats.operands:
-        if isinstance(format, Scaled) and format.scale == "delayed":
-            raise ValueError(
-                f"inputs: {operand} has scale='delayed', which remembers earlier tensors; allowed: "
-                "scale='current', or a layer (QuantLinear, emulate.apply)"
-            )
 
 
-class _Matmul(torch.autograd.Function):
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        formats: GemmFormats,
-        accumulation: Accumulation,
-        seed: int,
-        step: int,
-    ) -> torch.Tensor:
-        ctx.save_for_backward(a, b)
-        ctx.how = (formats, accumulation, seed, step)
-        return _product(ctx.how, (a, "forward.input", -1), (b, "forward.weight", -2), a.dtype)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        a, b = ctx.saved_tensors
-        da = db = None
-        if ctx.needs_input_grad[0]:
-            transposed = (b.transpose(-1, -2), "dgrad.weight", -2)
-            da = _product(ctx.how, (grad, "dgrad.gradient", -1), transposed, a.dtype)
-            da = da.sum_to_size(a.shape)
-        if ctx.needs_input_grad[1]:
-            transposed = (a.transpose(-1, -2), "wgrad.input", -1)
-            db = _product(ctx.how, transposed, (grad, "wgrad.gradient", -2), b.dtype)
-            db = db.sum_to_size(b.shape)
-        return da, db, None, None, None, None
-
-
-def _product(how: Any, left: Any, right: Any, dtype: torch.dtype) -> torch.Tensor:
+def _product(how: int, key: Key, left: Any, right: Any, dtype: torch.dtype) -> torch.Tensor:
     """left, right: (values, the operand's name, its contraction's dimension)."""
-    formats, accumulation, seed, step = how
+    formats, accumulation = _hows[how]
     cast = []
     for x, operand, axis in (left, right):
-        x = x.float() if x.element_size() < 4 else x
         format = formats.by_name.get(operand)
+        x = widened(x)
         if format is not None:
-            key = Key(seed, step, OPERANDS.index(operand))
-            x = cast_along(x, format, axis, key).values
+            x = cast_along(x, format, axis, key._replace(number=OPERANDS.index(operand))).values
         cast.append(x)
     if accumulation.fp32:
         return torch.matmul(*cast).to(dtype)
-    return of_product(cast[0].float(), cast[1].float(), accumulation).to(dtype)
+    return product(cast[0].float(), cast[1].float(), accumulation).to(dtype)
+
+
+def _forward(a: torch.Tensor, b: torch.Tensor, how: int, seed: int, step: int) -> torch.Tensor:
+    key = Key(seed % 2**64, step % 2**64)
+    return _product(how, key, (a, "forward.input", -1), (b, "forward.weight", -2), a.dtype)
+
+
+def _gradient(
+    grad: torch.Tensor, other: torch.Tensor, how: int, seed: int, step: int, which: int
+) -> torch.Tensor:
+    """Of a (which = 0), other being b, or of b (1), other being a."""
+    key, turned = Key(seed % 2**64, step % 2**64), other.transpose(-1, -2)
+    if which == 0:
+        pair = (grad, "dgrad.gradient", -1), (turned, "dgrad.weight", -2)
+    else:
+        pair = (turned, "wgrad.input", -1), (grad, "wgrad.gradient", -2)
+    return _product(how, key, *pair, other.dtype)
+
+
+_LIBRARY = torch.library.Library("torch_cgx", "FRAGMENT")
+_LIBRARY.define("emulate_matmul(Tensor a, Tensor b, int how, SymInt seed, SymInt step) -> Tensor")
+_LIBRARY.define(
+    "emulate_matmul_gradient(Tensor grad, Tensor other, int how, SymInt seed, SymInt step, "
+    "int which) -> Tensor"
+)
+_LIBRARY.impl("emulate_matmul", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("emulate_matmul_gradient", _gradient, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("torch_cgx::emulate_matmul")
+def _fake_forward(a: torch.Tensor, b: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.matmul(a, b)
+
+
+@torch.library.register_fake("torch_cgx::emulate_matmul_gradient")
+def _fake_gradient(grad: torch.Tensor, other: torch.Tensor, *others: Any) -> torch.Tensor:
+    turned = other.transpose(-1, -2)
+    return torch.matmul(grad, turned) if others[-1] == 0 else torch.matmul(turned, grad)
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    a, b, *ctx.how = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> Any:
+    a, b = ctx.saved_tensors
+    da = db = None
+    gradient = torch.ops.torch_cgx.emulate_matmul_gradient
+    if ctx.needs_input_grad[0]:
+        da = gradient(grad, b, *ctx.how, 0).sum_to_size(a.shape)
+    if ctx.needs_input_grad[1]:
+        db = gradient(grad, a, *ctx.how, 1).sum_to_size(b.shape)
+    return da, db, None, None, None
+
+
+torch.library.register_autograd("torch_cgx::emulate_matmul", _backward, setup_context=_setup)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -96,20 +96,20 @@ def total_bits(format: OperandFormat, x: torch.Tensor, axis: int) -> float:
 
 def hadamard(size: int, signs: torch.Tensor) -> torch.Tensor:
     """The matrix H diag(signs) / sqrt(size) of Sylvester's construction, orthonormal."""
-    matrix = torch.ones(1, 1, dtype=torch.float64)
+    matrix = torch.ones(1, 1, dtype=torch.float64, device="cpu")
     while matrix.shape[0] < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
     return matrix * signs.double() / size**0.5
 
 
 def rotate(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Multiplies each block of rows of x [rows, columns] by the matrix; missing rows of the last
-    block are zeros. The result has whole blocks of rows.
+    """Multiplies each block of rows of x [rows, ...] by the matrix; missing rows of the last block
+    are zeros. The result has whole blocks of rows.
     """
-    size = matrix.shape[0]
-    rows, columns = x.shape
-    missing = -rows % size
+    size, shape = matrix.shape[0], x.shape[1:]
+    rows = x.reshape(x.shape[0], shape.numel())
+    missing = -x.shape[0] % size
     if missing:
-        x = torch.nn.functional.pad(x, (0, 0, 0, missing))
-    blocks: Any = x.reshape(-1, size, columns)
-    return torch.matmul(matrix.to(x), blocks).reshape(-1, columns)
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, missing))
+    blocks = rows.reshape(rows.shape[0] // size, size, shape.numel())
+    return torch.matmul(matrix.to(x), blocks).reshape(rows.shape[0], *shape)

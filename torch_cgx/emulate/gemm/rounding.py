@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_cgx.emulate.gemm import product as products
 from torch_cgx.emulate.gemm.formats import OPERANDS, GemmFormats, OperandFormat, Scaled, by_axis
 from torch_cgx.emulate.gemm.operand import Key, Result, cast_along, hadamard
-from torch_cgx.emulate.gemm.product import of_product
 from torch_cgx.emulate.gemm.scales import History
 
 _numbers = itertools.count(1)
@@ -22,13 +22,20 @@ _roundings: weakref.WeakValueDictionary[int, Rounding] = weakref.WeakValueDictio
 class Clock:
     """Counts forward passes of a training: random numbers of each are others. A pass ends where a
     layer is called again; layers that a checkpoint runs again in the backward pass, and calls in
-    evaluation mode, count for nothing. Not thread-safe.
+    evaluation mode, count for nothing: such a layer has the numbers of the last forward pass. Not
+    thread-safe.
     """
 
     def __init__(self, seed: int = 0):
         self.seed = seed
         self.step = 0
         self._seen: set[int] = set()
+
+    @property
+    def rank_seed(self) -> int:
+        """Each rank rounds its own activations with its own numbers, also if the process group is
+        made after this."""
+        return (self.seed + rank() * 0x9E3779B97F4A7C15) % 2**64
 
     def begin(self, layer: int, training: bool) -> int:
         """A layer's forward pass begins: the number of the model's."""
@@ -47,6 +54,12 @@ class Clock:
     def set_next_step(self, step: int) -> None:
         self.step = step
         self._seen.clear()
+
+
+def rank() -> int:
+    """Of this process in the default group; 0 without one."""
+    dist = torch.distributed
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def in_backward() -> bool:
@@ -92,39 +105,42 @@ class Rounding:
             for name, format in formats.operands
             if isinstance(format, Scaled) and format.scale == "delayed"
         }
-        self._training = True  # in the last forward pass that a backward pass did not repeat
         self.facts = _facts(formats)
         _roundings[self.number] = self
 
-    def __deepcopy__(self, memo: object) -> Rounding:
-        return self
+    def __reduce__(self) -> Any:
+        """A copy has a number, counts and histories of its own."""
+        return type(self), (self.formats, self.clock, self.index), {"histories": self.histories}
 
     def key(self, operand: str, step: int) -> Key:
         """Of an operand's random numbers."""
-        return Key(self.clock.seed, step, self.index * len(OPERANDS) + OPERANDS.index(operand))
+        return Key(self.clock.rank_seed, step, self.index * len(OPERANDS) + OPERANDS.index(operand))
 
-    def cast(self, x: torch.Tensor, operand: str, axis: int, step: int) -> torch.Tensor:
+    def cast(
+        self, x: torch.Tensor, operand: str, axis: int, step: int, training: bool
+    ) -> torch.Tensor:
         """x as this operand, whose contraction runs along `axis`."""
-        return self._cast(x, operand, axis, step, False).values
+        return self._cast(x, operand, axis, step, training, False).values
 
-    def _cast(self, x: torch.Tensor, operand: str, axis: int, step: int, measure: bool) -> Result:
+    def _cast(
+        self, x: torch.Tensor, operand: str, axis: int, step: int, training: bool, measure: bool
+    ) -> Result:
         scale = None
         if operand in self.histories:
+            history = self.histories[operand]
             again = operand.startswith("forward") and in_backward()
-            scale = self.histories[operand].scale(x, self._training and not again)
+            scale = history.last if again else history.scale(x, training)
         format = self.formats.by_name[operand]
         return cast_along(x, format, axis, self.key(operand, step), measure, scale)
 
     def begin(self, training: bool) -> int:
         """A forward pass of the layer begins: its step."""
-        if not in_backward():
-            self._training = training
         return self.clock.begin(self.index, training)
 
     @functools.cached_property
     def matrix(self) -> torch.Tensor:
-        """The Hadamard transform with this seed's random signs: fixed for a training, as in
-        arXiv 2509.25149."""
+        """The Hadamard transform with this seed's random signs: fixed for a training, on all
+        ranks, as in arXiv 2509.25149."""
         generator = torch.Generator("cpu").manual_seed(self.clock.seed % 2**63)
         bits = torch.randint(0, 2, (self.formats.hadamard,), generator=generator, device="cpu")
         return hadamard(self.formats.hadamard, 1 - 2 * bits)
@@ -152,7 +168,7 @@ def _same(formats: GemmFormats, one: str, other: str) -> bool:
 
 
 def _stochastic(format: OperandFormat) -> bool:
-    return bool(getattr(format, "stochastic", False))
+    return _stochastic(format.format) if isinstance(format, Scaled) else format.stochastic
 
 
 def facts_of(number: int) -> Facts:
@@ -192,9 +208,11 @@ _LIBRARY.define("emulate_layer_product(Tensor a, Tensor b, int rounding) -> Tens
 
 def _operand(x: torch.Tensor, number: int, operand: str, axis: int, training: bool) -> torch.Tensor:
     rounding = rounding_of(number)
-    if operand == next(iter(rounding.formats.by_name)):
+    if operand == OPERANDS[0]:
         rounding.begin(training)
-    return rounding.cast(x, operand, axis, rounding.clock.step)
+    if operand not in rounding.formats.by_name:
+        return x.clone()
+    return rounding.cast(x, operand, axis, rounding.clock.step, training)
 
 
 def _matrix(x: torch.Tensor, rounding: int) -> torch.Tensor:
@@ -206,7 +224,7 @@ def _fake_matrix(x: torch.Tensor, rounding: int) -> torch.Tensor:
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, rounding: int) -> torch.Tensor:
-    return of_product(a, b, rounding_of(rounding).formats.accumulation)
+    return products.product(a, b, rounding_of(rounding).formats.accumulation)
 
 
 def _fake_product(a: torch.Tensor, b: torch.Tensor, rounding: int) -> torch.Tensor:
@@ -229,14 +247,15 @@ def caster(call: Call) -> Cast:
     names = facts_of(number).names
 
     def cast(x: torch.Tensor, operand: str, axis: int) -> torch.Tensor:
-        if operand not in names:
+        compiling = torch.compiler.is_compiling()
+        if operand not in names and not (compiling and operand == OPERANDS[0]):
             return x
-        if torch.compiler.is_compiling():
+        if compiling:  # the first operand also begins the layer's forward pass
             found: torch.Tensor = torch.ops.torch_cgx.emulate_operand(
                 x, number, operand, axis, training
             )
             return found
-        return rounding_of(number).cast(x, operand, axis, step)
+        return rounding_of(number).cast(x, operand, axis, step, training)
 
     return cast
 
@@ -254,4 +273,4 @@ def product(number: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if torch.compiler.is_compiling():
         found: torch.Tensor = torch.ops.torch_cgx.emulate_layer_product(a, b, number)
         return found
-    return of_product(a, b, rounding_of(number).formats.accumulation)
+    return products.product(a, b, rounding_of(number).formats.accumulation)

@@ -21,15 +21,23 @@ class History:
         self._next = 0
         self._scale = torch.ones((), dtype=torch.float32, device="cpu")  # of the last tensor
 
+    @property
+    def last(self) -> torch.Tensor:
+        """The scale of the last tensor that counted: of a layer that runs again in the backward
+        pass."""
+        return self._scale
+
     def scale(self, x: torch.Tensor, counts: bool) -> torch.Tensor:
-        """Of x, from the tensors before it. counts: x then is one of them; else the scale is the
-        last tensor's again, as of a layer that runs again in the backward pass.
+        """Of x, from the tensors before it; where all of these were zeros, the one before. counts:
+        x is then one of them, as in a training.
         """
         if self._amax.device != x.device:
             self._amax, self._scale = self._amax.to(x.device), self._scale.to(x.device)
+        greatest = self._amax.amax()
+        scale = torch.where(greatest > 0, scale_of(greatest, self._format), self._scale)
         if not counts:
-            return self._scale
-        self._scale = scale_of(self._amax.amax(), self._format)
+            return scale
+        self._scale = scale
         amax = x.abs().amax().float() if x.numel() else self._amax.new_zeros(())
         self._amax[self._next] = torch.where(amax.isfinite(), amax, 0.0)
         self._next = (self._next + 1) % self._format.history

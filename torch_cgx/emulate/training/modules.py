@@ -4,7 +4,9 @@ parameters, hooks, names of the state dict, isinstance and FSDP2's own classes s
 
 from __future__ import annotations
 
+import copy
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,10 +16,13 @@ from torch import nn
 from torch_cgx.emulate.gemm.convolution import of_module, of_transposed_module
 from torch_cgx.emulate.gemm.linear import linear
 from torch_cgx.emulate.gemm.rounding import Call, begin
+from torch_cgx.emulate.training.site import Site
 from torch_cgx.emulate.training.targets import kind_of
 
 NUMBERS = "_cgx_roundings"
 """The attribute with the numbers of a module's Roundings; -1: exact."""
+_SITES = "_cgx_sites"
+"""The attribute with the Roundings themselves, which live as long as the module or a copy of it."""
 
 
 class Emulated:
@@ -31,17 +36,30 @@ class Emulated:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled, it is a module of its own class: formats belong to the process."""
-        state = {key: value for key, value in self.__dict__.items() if key != NUMBERS}
+        own: Any = getattr(self.exact_class, "__getstate__", None)
+        usual = own is None or own is getattr(object, "__getstate__", None)
+        state = self.__dict__ if usual else own(self)
+        if isinstance(state, dict):
+            state = {key: value for key, value in state.items() if key not in (NUMBERS, _SITES)}
         return _rebuild, (self.exact_class,), state
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Copies round, too, with the same formats and counts."""
-        import copy
-
+    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
+        """Copies round, too, with the same formats and counts, until remove()."""
         new = self.__class__.__new__(self.__class__)
         memo[id(self)] = new
         new.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return new
+        return _noted(new)
+
+    def __copy__(self: Any) -> Any:
+        new = self.__class__.__new__(self.__class__)
+        new.__dict__.update(self.__dict__)
+        return _noted(new)
+
+
+def _noted(module: nn.Module) -> nn.Module:
+    for site in module.__dict__[_SITES]:
+        site.copies.add(module)
+    return module
 
 
 def _rebuild(cls: type[nn.Module]) -> nn.Module:
@@ -142,11 +160,12 @@ def emulated_class(cls: type[nn.Module], kind: str) -> type[nn.Module]:
     return type(name, (_PARTS[kind], cls), members)
 
 
-def exchange(module: nn.Module, numbers: tuple[int, ...]) -> None:
-    """The module rounds from now on. numbers: of its Roundings, -1: exact."""
+def exchange(module: nn.Module, sites: Sequence[Site | None]) -> None:
+    """The module rounds from now on: one site, two of an attention; None: exact."""
     kind = kind_of(module)
     assert kind is not None
-    module.__dict__[NUMBERS] = numbers
+    module.__dict__[NUMBERS] = tuple(-1 if one is None else one.number for one in sites)
+    module.__dict__[_SITES] = tuple(one for one in sites if one is not None)
     module.__class__ = emulated_class(type(module), kind)  # type: ignore[arg-type]
 
 
@@ -157,7 +176,7 @@ def is_emulated(module: nn.Module) -> bool:
 def restore(module: nn.Module) -> None:
     """The module's own class again."""
     module.__class__ = type(module).exact_class  # type: ignore[attr-defined]
-    del module.__dict__[NUMBERS]
+    del module.__dict__[NUMBERS], module.__dict__[_SITES]
 
 
 def is_as_made(module: nn.Module) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
+from torch import nn
 
 from torch_cgx.emulate.gemm.formats import GemmFormats
 from torch_cgx.emulate.gemm.rounding import Clock, Rounding
@@ -10,15 +13,20 @@ from torch_cgx.emulate.training.notes import Notes
 
 
 class Site(Rounding):
-    """A Rounding that notes what it casts."""
+    """A Rounding that notes what it casts. copies: modules that were copied from the layer."""
 
     def __init__(self, formats: GemmFormats, clock: Clock, index: int, name: str, notes: Notes):
         super().__init__(formats, clock, index)
         self.name, self._notes = name, notes
+        self.copies: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
-    def cast(self, x: torch.Tensor, operand: str, axis: int, step: int) -> torch.Tensor:
-        measure = self._notes.measure
-        found = self._cast(x, operand, axis, step, measure)
+    def __deepcopy__(self, memo: object) -> Site:
+        return self
+
+    def cast(
+        self, x: torch.Tensor, operand: str, axis: int, step: int, training: bool
+    ) -> torch.Tensor:
+        found = self._cast(x, operand, axis, step, training, self._notes.measure)
         format = self.formats.by_name[operand]
         self._notes.note(self.name, operand, x, format, axis, found.statistics)
         return found.values
