@@ -18,7 +18,7 @@ from torch_cgx.emulate.training import modules
 from torch_cgx.emulate.training.memory import Hook, Place
 from torch_cgx.emulate.training.notes import Notes
 from torch_cgx.emulate.training.optimizers import OptimizerHooks, check_state
-from torch_cgx.emulate.training.plan import Plan, make_plan
+from torch_cgx.emulate.training.plan import Plan, make_plan, named
 from torch_cgx.emulate.training.settings import Settings, settings
 from torch_cgx.emulate.training.site import Site
 
@@ -47,45 +47,55 @@ class Emulation:
         self.recipe = dict(settings.recipe)
         self.exact, self.left = plan.exact, plan.left
         self._model = weakref.ref(model)
-        self._clock, self._notes = Clock(_seed(settings.seed)), Notes()
+        self._clock, self._notes = Clock(settings.seed), Notes()
         self._sites: list[tuple[Site, nn.Module, str]] = []
-        self._hooks: list[Any] = []
+        self._outputs: list[tuple[nn.Module, str]] = []
+        self._hooks: list[tuple[Hook, Any]] = []
+        self._encoders: list[tuple[nn.TransformerEncoder, bool]] = []
         self._optimizer: OptimizerHooks | None = None
         self._active = True
         _forget_compiled()
         self._exchange(plan)
         for index, one in plan.outputs:
             formats = (one.activations, one.gradient_maps)
-            place = Place(one.name, *formats, self._clock, index, self._notes)
-            self._hooks.append(one.module.register_forward_hook(Hook(place)))
-        if plan.gemms:
+            self._hook(one.module, Place(one.name, *formats, self._clock, index, self._notes))
+            self._outputs.append((one.module, "" if one.module is model else one.name))
+        if plan.gemms or plan.outputs:
             self._keep_slow_paths(model)
         if plan.optimizer:
             self._optimizer = OptimizerHooks(model, optimizer, settings, self._notes)
-        self._marked = [model, *(module for _, module, _ in self._sites)]
-        self._marked += [one.module for _, one in plan.outputs]
+        self._marked = list(model.modules())
         _emulated.update(self._marked)
 
     def _exchange(self, plan: Plan) -> None:
-        numbers: dict[int, tuple[nn.Module, list[int]]] = {}
+        found: dict[int, tuple[nn.Module, list[Site | None]]] = {}
         for index, target, formats in plan.gemms:
             site = Site(formats, self._clock, index, target.name, self._notes)
             name = target.name
             if target.kind == "attention":
                 name, _, part = name.rpartition(".")
-                pair = numbers.setdefault(id(target.module), (target.module, [-1, -1]))[1]
-                pair[part == "out_proj"] = site.number
+                pair = found.setdefault(id(target.module), (target.module, [None, None]))[1]
+                pair[part == "out_proj"] = site
             else:
-                numbers[id(target.module)] = (target.module, [site.number])
+                found[id(target.module)] = (target.module, [site])
             self._sites.append((site, target.module, name))
-        for module, found in numbers.values():
-            modules.exchange(module, tuple(found))
+        for module, sites in found.values():
+            modules.exchange(module, sites)
+
+    def _hook(self, module: nn.Module, place: Place | None) -> None:
+        hook = Hook(place)
+        self._hooks.append((hook, module.register_forward_hook(hook)))
 
     def _keep_slow_paths(self, model: nn.Module) -> None:
-        """torch's transformer layers run one kernel in evaluation mode, unless there are hooks."""
+        """In evaluation mode torch's transformer layers run one kernel, unless there are hooks;
+        encoders then give them nested tensors, which only this kernel takes.
+        """
         for module in model.modules():
             if isinstance(module, nn.TransformerEncoderLayer):
-                self._hooks.append(module.register_forward_hook(Hook(None)))
+                self._hook(module, None)
+            elif isinstance(module, nn.TransformerEncoder):
+                self._encoders.append((module, module.use_nested_tensor))
+                module.use_nested_tensor = False
 
     def __deepcopy__(self, memo: object) -> Emulation:
         return self
@@ -119,37 +129,50 @@ class Emulation:
         return Ledger(self._notes.entries.values(), saved)
 
     def remove(self) -> None:
-        """The model and the optimizer are as before `apply`; values that a training has changed
-        since stay. A second call does nothing. RuntimeError: a layer is no more in the model, or
-        has another class; then nothing is changed.
+        """The model, copies made of it since, and the optimizer are as before `apply`; values that
+        a training has changed stay. A second call does nothing. RuntimeError: a layer is no more in
+        the model, or has another class; then nothing is changed.
         """
         if not self._active:
             return
         self._check_unchanged()
         for module in {id(m): m for _, m, _ in self._sites}.values():
             modules.restore(module)
-        for hook in self._hooks:
-            hook.remove()
+        for copied in {id(m): m for site, _, _ in self._sites for m in site.copies}.values():
+            if modules.is_as_made(copied):
+                modules.restore(copied)
+        for hook, handle in self._hooks:
+            hook.end()
+            handle.remove()
+        for encoder, nested in self._encoders:
+            encoder.use_nested_tensor = nested
         if self._optimizer is not None:
             self._optimizer.remove()
         for module in self._marked:
             _emulated.discard(module)
-        self._active, self._sites, self._hooks, self._marked = False, [], [], []
+        self._active, self._marked = False, []
+        self._sites, self._outputs, self._hooks, self._encoders = [], [], [], []
         _forget_compiled()
 
     def _check_unchanged(self) -> None:
         model = self._model()
-        for _, module, name in self._sites:
+        places = [(module, name, True) for _, module, name in self._sites]
+        for module, name, rounds in [*places, *((m, n, False) for m, n in self._outputs)]:
             try:
                 now = None if model is None else model.get_submodule(name)
             except AttributeError:
                 now = None
-            if now is module and modules.is_as_made(module):
+            if now is None:
+                what = "is gone"
+            elif now is not module:
+                what = f"is another module, a {type(now).__name__}"
+            elif rounds and not modules.is_as_made(module):
+                what = f"has another class, {type(now).__name__}"
+            else:
                 continue
-            what = "is gone" if now is None else f"is a {type(now).__name__} of something else"
             raise RuntimeError(
-                f"remove(): the model has changed since apply(): {name!r} {what}; allowed: the "
-                "layers that apply() found. Nothing has been removed."
+                f"remove(): the model has changed since apply(): {name or 'the model'} {what}; "
+                "allowed: the modules that apply() found. Nothing has been removed."
             )
 
     def __enter__(self) -> Emulation:
@@ -197,15 +220,8 @@ class Emulation:
 
     def __repr__(self) -> str:
         name = self.recipe.get("name", "formats of one's own")
-        parts = [f"{len(self._sites)} GEMM layers", f"{len(self._hooks)} outputs"]
+        parts = [f"{len(self._sites)} GEMM layers", f"{len(self._outputs)} outputs"]
         return f"Emulation({name}: {', '.join(parts)}, {len(self.exact)} layers exact)"
-
-
-def _seed(seed: int) -> int:
-    """Each rank rounds its own activations with its own numbers."""
-    dist = torch.distributed
-    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-    return (seed + rank * 0x9E3779B97F4A7C15) % 2**64
 
 
 def _forget_compiled() -> None:
@@ -290,15 +306,16 @@ def apply(
     if plan.optimizer:
         _check_optimizer(model, optimizer, wanted)
     if plan.left:
-        named = ", ".join(f"{name} ({cls})" for name, cls in plan.left[:5])
-        warn(f"cgx: emulate.apply leaves GEMMs inside of these modules exact: {named}")
+        warn(f"cgx: emulate.apply leaves GEMMs inside of these modules exact: {named(plan.left)}")
     return Emulation(model, optimizer, wanted, plan)
 
 
 def check_model(model: nn.Module) -> None:
     """ValueError: it, or a part of it, is emulated."""
     for name, module in model.named_modules():
-        if module in _emulated or modules.is_emulated(module):
+        hooks = module._forward_hooks.values()
+        hooked = any(isinstance(hook, Hook) and hook.casts for hook in hooks)
+        if module in _emulated or modules.is_emulated(module) or hooked:
             raise ValueError(
                 f"{name or 'the model'} is emulated already; allowed: one apply() with all "
                 "formats, or remove() of the earlier one first"

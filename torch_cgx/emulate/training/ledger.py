@@ -7,6 +7,8 @@ from typing import Any
 
 from torch_cgx.emulate.training.notes import Entry
 
+SAVED = "saved for backward"
+
 
 class Ledger:
     """rows: an Entry for each tensor that was cast. saved: what compresses saved tensors, or None.
@@ -49,7 +51,7 @@ class Ledger:
 
     def kinds(self) -> dict[str, Entry]:
         """Sums by kind of tensor; those of saved tensors, in "saved for backward", have no values:
-        bytes are counted there.
+        bytes are counted there. "before" is what they would take without compression.
         """
         found: dict[str, Entry] = {}
         for row in self.rows:
@@ -58,9 +60,8 @@ class Ledger:
             one.before += row.before
             one.after += row.after
         if self._saved is not None:
-            name = "saved for backward"
             before, after = 8.0 * self._saved.bytes_saved, 8.0 * self._saved.bytes_kept
-            found[name] = Entry("", name, 0, before, after)
+            found[SAVED] = Entry("", SAVED, 0, before, after)
         return found
 
     def table(self, layers: bool = False) -> str:
@@ -69,17 +70,23 @@ class Ledger:
 
         head = [*(["layer"] if layers else []), "tensor", "values", "MiB before", "MiB after"]
         head += ["bits", "ratio"]
-        rows = self.rows if layers else list(self.kinds().values())
+        kinds = self.kinds()
+        rows = list(kinds.values())
+        if layers:
+            rows = [*self.rows, *(kinds[name] for name in (SAVED,) if name in kinds)]
         left = (0, 1) if layers else (0,)
         lines = [self._line(row, layers) for row in rows]
-        whole = list(self.kinds().values())
-        sums = [sum(getattr(row, key) for row in whole) for key in ("values", "before", "after")]
-        lines.append(self._line(Entry("all", "" if layers else "all", *sums), layers))
+        before, after = (sum(getattr(row, key) for row in rows) for key in ("before", "after"))
+        whole = Entry("all", "" if layers else "all", self.values, before, after)
+        lines.append(self._line(whole, layers, self.bits))
         return table(head, lines, left)
 
     @staticmethod
-    def _line(row: Entry, layers: bool) -> list[str]:
-        bits = f"{row.after / row.values:.2f}" if row.values else ""
+    def _line(row: Entry, layers: bool, bits_per_value: float | None = None) -> list[str]:
+        """bits_per_value: without saved tensors, whose values nobody counts."""
+        if bits_per_value is None:
+            bits_per_value = row.after / max(row.values, 1)
+        bits = f"{bits_per_value:.2f}" if row.values else ""
         ratio = f"{row.before / row.after:.2f}" if row.after else ""
         found = [row.tensor, str(row.values) if row.values else ""]
         found += [f"{one / 2**23:.3f}" for one in (row.before, row.after)]

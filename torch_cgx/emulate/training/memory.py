@@ -49,12 +49,12 @@ class Place:
 
     def store(self, output: Any, training: bool) -> Any:
         """A module's output with its tensors cast, but for those that are results of a cast, or
-        views of one.
+        views of one, and those of one value without dimensions, as losses are.
         """
         wanted = [
             one
             for one in _pytree.tree_leaves(output)
-            if isinstance(one, torch.Tensor) and one.is_floating_point() and not _is_stored(one)
+            if isinstance(one, torch.Tensor) and _is_wanted(one) and not _is_stored(one)
         ]
         if not wanted:
             return output
@@ -64,21 +64,40 @@ class Place:
         def stored(one: Any) -> Any:
             if id(one) not in numbers:
                 return one
-            result = _Stored.apply(one, self, step, numbers[id(one)])
-            setattr(result, _MARK, _version(result))
+            result = self._stored(one, step, numbers[id(one)])
+            setattr(result, _MARK, result._version)
             return result
 
         return _pytree.tree_map(stored, output)
 
+    def _stored(self, x: torch.Tensor, step: int, number: int) -> Any:
+        if not torch.is_inference_mode_enabled():
+            return _Stored.apply(x, self, step, number)
+        # Tensors made in inference mode do not count their changes.
+        with torch.inference_mode(False), torch.no_grad():
+            y = self.cast(x, "activations", step, number)
+            return y.clone() if y is x else y
 
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+
+def _is_wanted(tensor: torch.Tensor) -> bool:
+    floating = tensor.is_floating_point() and tensor.element_size() > 1
+    return floating and tensor.layout == torch.strided and not tensor.is_nested and tensor.dim() > 0
 
 
 def _is_stored(tensor: torch.Tensor) -> bool:
+    """A mark is a version: what is changed in place is no result of a cast any more. A tensor that
+    autograd has kept, as checkpoints' inputs are, has lost its mark, but not its function.
+    """
+    if tensor.is_inference():
+        return False
     base = tensor._base if tensor._is_view() else None
-    marks = (getattr(one, _MARK, None) for one in (tensor, base) if one is not None)
-    return _version(tensor) in marks
+    for one in (tensor, base):
+        mark = getattr(one, _MARK, None)
+        if mark == tensor._version:
+            return True
+        if mark is None and one is not None and isinstance(one.grad_fn, _Stored._backward_cls):
+            return True
+    return False
 
 
 class _Stored(torch.autograd.Function):
@@ -110,6 +129,14 @@ class Hook:
         self._store: Any = None
         if place is not None:
             self._store = torch.compiler.disable(place.store, reason=_WHY)
+
+    @property
+    def casts(self) -> bool:
+        return self._store is not None
+
+    def end(self) -> None:
+        """It does nothing from now on, also in copies of its module."""
+        self._store = None
 
     def __reduce__(self) -> Any:
         return Hook, (None,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
-from torch_cgx import _format_sums
+from torch_cgx._format_sums import _Shift as Shift
 from torch_cgx.emulate._dtensor import is_dtensor
 from torch_cgx.emulate._format import Format
 from torch_cgx.emulate._formats import ZScore
+from torch_cgx.emulate._statistics import Statistics
 from torch_cgx.emulate.gemm.operand import Key, cast_along
 from torch_cgx.emulate.training.notes import Notes
 from torch_cgx.emulate.training.settings import MemoryFormat, Settings
@@ -61,7 +63,9 @@ class OptimizerHooks:
         return self._settings.memory.get(kind)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> Iterator[_Parameter]:
-        """The model's, in its order, that the optimizer has and the filter takes."""
+        """The model's, in its order, that the optimizer steps and the filter takes: those with a
+        gradient.
+        """
         model = self._model()
         if model is None:
             return
@@ -72,15 +76,20 @@ class OptimizerHooks:
             for one in module.parameters(recurse=False)
         }
         for index, (name, one) in enumerate(model.named_parameters()):
-            if id(one) in own and self._settings.takes(name):
+            if id(one) in own and one.grad is not None and self._settings.takes(name):
                 yield _Parameter(index, name, one, classes.get(id(one), set()))
 
     def before(self, optimizer: torch.optim.Optimizer) -> None:
-        """Casts gradients. TypeError: one is sparse or complex; then none is changed."""
+        """Casts gradients. TypeError: one is sparse or complex, or a part of the state is no
+        floating-point tensor; then none is changed.
+        """
         wanted = self._format("gradients")
+        found = list(self._parameters(optimizer))
+        if self._format("optimizer_state") is not None:
+            for one in found:
+                check_state(one.name, optimizer.state.get(one.tensor, {}))
         if wanted is None:
             return
-        found = [one for one in self._parameters(optimizer) if one.tensor.grad is not None]
         for one in found:
             check_gradient(one.name, one.tensor.grad)
         scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer divides by it later
@@ -96,9 +105,15 @@ class OptimizerHooks:
     def _gradient(self, one: _Parameter, grad: torch.Tensor, wanted: MemoryFormat) -> None:
         if not wanted.aps:
             return self._cast(one, "gradients", grad, wanted.format)
-        total = _format_sums.FormatSum(wanted.format, aps=True).run([grad], self.step)
-        self._notes.note(one.name, "gradients", grad, wanted.format, -1, None)
-        grad.copy_(total)
+        shift = Shift(wanted.format, [grad.float()], 1)
+        shifted = shift.applied(grad.float())
+        key = self._key(one, "gradients")
+        found = cast_along(shifted, wanted.format, -1, key, self._notes.measure)
+        statistics = found.statistics
+        if statistics is not None:
+            statistics = _in_units_of(statistics, grad)
+        self._notes.note(one.name, "gradients", grad, wanted.format, -1, statistics)
+        grad.copy_(shift.undone(found.values))
         return None
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
@@ -124,19 +139,21 @@ class OptimizerHooks:
                 if states is None:
                     continue
                 for key, value in optimizer.state.get(one.tensor, {}).items():
-                    if isinstance(value, torch.Tensor) and key != "step":
+                    if is_cast(key, value, one.tensor):
                         format = _non_negative(states.format, local(value))
                         self._cast(one, f"optimizer_state.{key}", local(value), format)
 
     def _cast(self, one: _Parameter, tensor: str, x: torch.Tensor, format: Format) -> None:
         """In place."""
-        kinds = [kind for kind in KINDS if tensor.startswith(kind)]
-        place = KINDS.index(kinds[0]) + (hash_of(tensor) if tensor not in KINDS else 0)
-        seed = self._settings.seed + (_rank() << 32 if is_dtensor(one.tensor) else 0)
-        key = Key(seed, self.step, _FIRST + one.index * 4096 + place)
-        found = cast_along(x, format, -1, key, self._notes.measure)
+        found = cast_along(x, format, -1, self._key(one, tensor), self._notes.measure)
         self._notes.note(one.name, tensor, x, format, -1, found.statistics)
         x.copy_(found.values)
+
+    def _key(self, one: _Parameter, tensor: str) -> Key:
+        """Of random numbers: the same on ranks that hold the same values, others for each shard."""
+        place = KINDS.index(tensor) if tensor in KINDS else hash_of(tensor)
+        seed = (self._settings.seed + (shard_of(one.tensor) << 32)) % 2**64
+        return Key(seed, self.step, _FIRST + one.index * 4096 + place)
 
 
 @dataclasses.dataclass
@@ -176,7 +193,7 @@ class _Post:
 
 
 def hash_of(name: str) -> int:
-    """A number of 3 to 4095 of a name, the same in every process."""
+    """A number of 3 to 4095 of a name, the same in each process."""
     found = 0
     for letter in name:
         found = (found * 31 + ord(letter)) % 4093
@@ -189,9 +206,34 @@ def local(tensor: Any) -> torch.Tensor:
     return found
 
 
-def _rank() -> int:
-    dist = torch.distributed
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+def shard_of(tensor: Any) -> int:
+    """The number of a DTensor's shard on this rank; 0 of other tensors."""
+    if not is_dtensor(tensor):
+        return 0
+    found, mesh = 0, tensor.device_mesh
+    for dimension, placement in enumerate(tensor.placements):
+        if not placement.is_replicate():
+            found = found * mesh.size(dimension) + mesh.get_local_rank(dimension)
+    return int(found)
+
+
+def _in_units_of(statistics: Statistics, grad: torch.Tensor) -> Statistics:
+    """Of a gradient that was shifted by a power of two."""
+    numbers = statistics.numbers.clone()
+    amax = float(grad.abs().amax()) if grad.numel() else 0.0
+    factor = amax / float(numbers[4]) if 0 < amax < math.inf else 1.0
+    numbers[4] *= factor
+    numbers[5:] *= factor**2
+    return Statistics(numbers)
+
+
+def is_cast(key: str, value: Any, parameter: torch.Tensor) -> bool:
+    """Whether a part of a parameter's state is cast: not counters and other numbers of a step, as
+    NAdam's product of momenta, also where they are tensors.
+    """
+    if not isinstance(value, torch.Tensor) or key == "step":
+        return False
+    return value.dim() > 0 or parameter.dim() == 0
 
 
 def _non_negative(format: Format, state: torch.Tensor) -> Format:
@@ -216,6 +258,8 @@ def check_state(name: str, state: Any) -> None:
     """TypeError unless all of a parameter's state are floating-point tensors, but for numbers."""
     for key, value in state.items():
         if key == "step" or isinstance(value, _NUMBERS):
+            continue
+        if isinstance(value, torch.Tensor) and value.dim() == 0 and not value.is_complex():
             continue
         if not isinstance(value, torch.Tensor):
             raise TypeError(

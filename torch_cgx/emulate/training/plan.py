@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from torch_cgx.emulate._format import Format
 from torch_cgx.emulate.gemm.formats import GemmFormats
@@ -12,13 +14,12 @@ from torch_cgx.emulate.training.optimizers import KINDS
 from torch_cgx.emulate.training.settings import Settings, exact_ends
 from torch_cgx.emulate.training.targets import Target, left, targets, walk
 
-MODEL = "model"
-"""The name of the whole model's own output."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """A module whose output is cast. name: in the model."""
+    """A module whose output is cast. name: in the model; "model" of the model itself, "(model)" if
+    that is a module's.
+    """
 
     name: str
     module: nn.Module
@@ -46,25 +47,50 @@ class Plan:
 def make_plan(model: nn.Module, settings: Settings) -> Plan:
     """ValueError: the settings name layers that the model lacks, or nothing is left to cast."""
     names = [name for name, _ in model.named_modules()]
+    optimizer = any(kind in settings.memory for kind in KINDS)
+    if optimizer:
+        names += [name for name, _ in model.named_parameters()]
     if settings.filter is not None and not any(map(settings.takes, names)):
+        what = "module or parameter" if optimizer else "module"
         raise ValueError(
-            f"filter={settings.filter.pattern!r} matches no module; the model has: {_some(names)}"
+            f"filter={settings.filter.pattern!r} matches no {what}; the model has: {_some(names)}"
         )
     gemms, exact = _gemms(model, settings)
     outputs = _outputs(model, settings)
-    optimizer = any(kind in settings.memory for kind in KINDS)
-    plan = Plan(gemms, outputs, optimizer, exact, tuple(left(model)) if settings.gemm else ())
-    if plan.empty:
+    others = [one for one in left(model) if settings.takes(one[0])]
+    if not settings.gemm and not settings.layers:
+        others = []
+    plan = Plan(gemms, outputs, optimizer, exact, tuple(others))
+    if plan.empty and exact:
         raise ValueError(
             f"nothing is left to cast: exact are {', '.join(exact)} (first_last, layers, filter)"
+            + (f", and {named(others)}, whose GEMMs cannot be emulated" if others else "")
+        )
+    if plan.empty:
+        every = [one.name for one in targets(model)]
+        raise ValueError(
+            f"nothing is left to cast: filter={settings.filter.pattern!r} "  # type: ignore[union-attr]
+            f"matches none of the layers with a GEMM: {_some(every)}"
         )
     return plan
+
+
+def named(others: Sequence[tuple[str, str]]) -> str:
+    """As in "rnn (LSTM), head (Linear)"; "the model (LSTM)"."""
+    shown = [f"{name or 'the model'} ({cls})" for name, cls in others[:5]]
+    return ", ".join(shown) + (", ..." if len(others) > 5 else "")
 
 
 def _gemms(
     model: nn.Module, settings: Settings
 ) -> tuple[tuple[tuple[int, Target, GemmFormats], ...], tuple[str, ...]]:
     every = targets(model)
+    for one in every:
+        if isinstance(one.module, LazyModuleMixin) and one.module.has_uninitialized_params():
+            raise ValueError(
+                f"{one.name or 'the model'} is a {type(one.module).__name__} without weights; "
+                "allowed: one that a forward pass has initialized"
+            )
     for pattern, _ in settings.layers:
         if not any(pattern.search(one.name) for one in every):
             raise ValueError(
@@ -77,8 +103,8 @@ def _gemms(
         classes = sorted({type(module).__name__ for module in model.modules()})
         raise ValueError(
             "the recipe casts the operands of GEMMs, and the model has no layer with one that can "
-            "be emulated: Linear, Conv1d to 3d, ConvTranspose1d to 3d, MultiheadAttention; it has "
-            f"{_some(classes)}"
+            "be emulated: Linear, Conv1d to 3d, ConvTranspose1d to 3d, MultiheadAttention, of real "
+            f"numbers and with torch's own forward; it has {_some(classes)}"
         )
     first, last = exact_ends(settings.first_last, len(every))
     found, exact = [], []
@@ -104,8 +130,9 @@ def _outputs(model: nn.Module, settings: Settings) -> tuple[tuple[int, Output], 
     if formats == [None, None]:
         return ()
     activations, maps = (None if one is None else one.format for one in formats)
+    whole = "(model)" if "model" in dict(model.named_modules()) else "model"
     return tuple(
-        (index, Output(name or MODEL, module, activations, maps))
+        (index, Output(name or whole, module, activations, maps))
         for index, (name, module) in enumerate(walk(model))
         if settings.takes(name)
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_cgx.emulate._format import Format
 from torch_cgx.emulate._formats import Block, Float, ZScore
-from torch_cgx.emulate._presets import preset
+from torch_cgx.emulate._presets import preset, presets
 
 Recipe = dict[str, Any]
 MEMORY = ("weights", "activations", "gradients", "gradient_maps", "optimizer_state")
@@ -177,27 +177,44 @@ def without(given: Recipe, part: str) -> Recipe:
     nearest instead), "blocks2d" (blocks of rows instead of rectangles), "first_last" (all layers
     cast). ValueError: it lacks the part, or there is no such part.
     """
-    changed = copy.deepcopy(given)
-    gemm = changed.get("gemm")
+    if not isinstance(given, dict):
+        raise TypeError(f"the recipe is of type {type(given).__name__}; allowed: a dict")
+    changed: Recipe
     if part == "first_last":
-        changed["first_last"] = "cast"
-    elif part == "hadamard" and isinstance(gemm, dict):
-        gemm.pop("hadamard", None)
-    elif part in _PLAIN and isinstance(gemm, dict):
-        changed["gemm"] = {key: _PLAIN[part](value) for key, value in gemm.items()}
-    elif part not in ("hadamard", *_PLAIN):
-        allowed = ", ".join(("hadamard", "first_last", *_PLAIN))
-        raise ValueError(f"part={part!r}; allowed: {allowed}")
+        changed = {**copy.deepcopy(given), "first_last": "cast"}
+    elif part in _PLAIN:
+        changed = _changed(given, _PLAIN[part])
+    else:
+        raise ValueError(f"part={part!r}; allowed: {', '.join((*_PLAIN, 'first_last'))}")
+    name = given.get("name", "the recipe")
     if changed == given:
-        raise ValueError(f"the recipe {given.get('name')!r} has no {part}")
-    changed["name"] = f"{given.get('name')}-{part}"
+        raise ValueError(f"{name} has no {part}")
+    changed["name"] = f"{name}-{part}"
     return changed
+
+
+def _changed(given: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy with each format changed, and each dict."""
+    if isinstance(given, dict):
+        return change({key: _changed(value, change) for key, value in given.items()})
+    if isinstance(given, str) and given.lower() in presets():
+        plain = preset(given)
+        changed = change(plain)
+        return given if changed == plain else changed
+    return change(copy.deepcopy(given))
+
+
+def _without_hadamard(given: Any) -> Any:
+    if isinstance(given, dict) and given.get("hadamard"):
+        return {key: value for key, value in given.items() if key != "hadamard"}
+    return given
 
 
 def _nearest(format: Any) -> Any:
     if isinstance(format, Block) and format.stochastic:
-        element = dataclasses.replace(format.element, rounding="nearest")
-        return dataclasses.replace(format, element=element)
+        return dataclasses.replace(format, element=_nearest(format.element))
+    if isinstance(format, Format) and format.stochastic:
+        return dataclasses.replace(format, rounding="nearest")  # type: ignore[type-var]
     return format
 
 
@@ -207,4 +224,8 @@ def _by_rows(format: Any) -> Any:
     return format
 
 
-_PLAIN: dict[str, Callable[[Any], Any]] = {"stochastic": _nearest, "blocks2d": _by_rows}
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "hadamard": _without_hadamard,
+    "stochastic": _nearest,
+    "blocks2d": _by_rows,
+}

@@ -130,7 +130,11 @@ def _is_count(one: Any) -> bool:
 
 def exact_ends(ends: FirstLast, layers: int) -> tuple[int, int]:
     """Numbers of the first and last layers that stay exact; shares are rounded up."""
-    first, last = (one if isinstance(one, int) else math.ceil(one * layers) for one in ends)
+    first, last = (
+        # 0.07 of 100 layers are 7, whose product is 7.000000000000001
+        one if isinstance(one, int) else math.ceil(round(one * layers, 9))
+        for one in ends
+    )
     return first, last
 
 
@@ -154,6 +158,7 @@ def _memory(kind: str, given: Any) -> MemoryFormat:
         raise TypeError(f"{kind}: aps={aps!r}; allowed: True, False")
     if aps and not isinstance(format, Float):
         raise ValueError(f"{kind}: aps=True with {format}; allowed: a Float, which has a range")
-    if isinstance(excepted, str) or not all(isinstance(one, str) for one in excepted):
+    listed = isinstance(excepted, (list, tuple, set, frozenset))
+    if not listed or not all(isinstance(one, str) for one in excepted):
         raise TypeError(f"{kind}: except={excepted!r}; allowed: a list of names of classes")
     return MemoryFormat(format, tuple(excepted), aps)

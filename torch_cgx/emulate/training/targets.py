@@ -24,8 +24,10 @@ class Target(NamedTuple):
 
 
 def kind_of(module: nn.Module) -> str | None:
-    """None where a module has no GEMM, or a forward pass of its own."""
+    """None where a module has no GEMM, complex weights, or a forward pass of its own."""
     forward = type(module).forward
+    if "forward" in module.__dict__ or any(p.is_complex() for p in module.parameters(False)):
+        return None
     if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
         return "linear"
     for known in _CONVOLUTIONS:
@@ -43,7 +45,7 @@ def kind_of(module: nn.Module) -> str | None:
 
 
 def has_other_gemm(module: nn.Module) -> bool:
-    """Whether its GEMMs are inside of torch's own kernels, or of a forward pass of its own."""
+    """Whether its GEMMs are complex, or in torch's own kernels or a forward pass of its own."""
     known = (nn.Linear, nn.MultiheadAttention, *_CONVOLUTIONS, *_TRANSPOSED, *_WITHOUT)
     return isinstance(module, known) and kind_of(module) is None
 
