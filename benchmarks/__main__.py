@@ -43,7 +43,7 @@ LIMIT = 1500.0  # seconds that one part may take
 @dataclass(frozen=True)
 class Part:
     """module: within this package; result: name of its files, without .json and .png; arguments: of
-    a full run; quick: of a short one.
+    a full run; quick: of a short one. limit: seconds that it may take.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Part:
     result: str
     arguments: tuple[str, ...] = ()
     quick: tuple[str, ...] = ("--quick",)
+    limit: float = LIMIT
 
 
 _BITS = ("--bits", "32", "16", "8", "4", "2")
@@ -64,6 +65,7 @@ _ALL = (
     Part("bounded", "bounded", "error-bounded compression, against others", "bounded"),
     Part("bdi", "bdi", "BDI and cuda_float_compress on one core", "bdi"),
     Part("emulate", "emulate", "casts to formats of numbers, against a copy", "emulate"),
+    Part("emulate-gemm", "emulate_gemm", "products in formats, against torch's", "emulate_gemm"),
     Part("allreduce", "allreduce", "all-reduces on one host", "allreduce", _BITS),
     Part(
         "mpi",
@@ -106,6 +108,13 @@ _ALL = (
         "trainings that keep less for backward",
         "activations_training",
     ),
+    Part(
+        "emulate-training",
+        "training.emulated",
+        "trainings in emulated formats, against float32",
+        "emulate_training",
+        limit=7200.0,
+    ),
     Part("joining", "training.joining", "a model to a joining worker", "joining"),
     Part("overlap", "overlap", "a picture of encode, transfer and decode", "overlap"),
 )
@@ -124,9 +133,12 @@ class Outcome:
 
 
 def run_part(
-    part: Part, quick: bool, out: Path | None, limit: float = LIMIT, drop: bool = False
+    part: Part, quick: bool, out: Path | None, limit: float | None = None, drop: bool = False
 ) -> Outcome:
-    """Runs a part; its files are put into `out` when it has ended well. drop: print nothing."""
+    """Runs a part; its files are put into `out` when it has ended well. limit: seconds; None: the
+    part's own. drop: print nothing.
+    """
+    limit = part.limit if limit is None else limit
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
         written = Path(folder) / f"{part.result}.json"
@@ -201,7 +213,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("what", nargs="+", choices=names, metavar="WHAT", help=", ".join(names))
+    parser.add_argument(
+        "what",
+        nargs="+",
+        type=lambda word: word.replace("_", "-"),
+        choices=names,
+        metavar="WHAT",
+        help=", ".join(names),
+    )
     parser.add_argument("--quick", action="store_true", help="a short run of each part")
     parser.add_argument("--out", type=Path, metavar="DIR", help="for JSON files and pictures")
     parser.add_argument("--commit-results", action="store_true", help="write benchmarks/results/")

@@ -66,10 +66,11 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=at_least(1), metavar="N", help="samples of a step")
     parser.add_argument(
         "--emulate-node",
-        type=at_least(1),
+        type=_nodes,
         default=1,
         metavar="K",
-        help="micro-batches of a step, whose gradients are summed as those of K nodes (default: 1)",
+        help="micro-batches of a step, whose gradients are summed as those of K nodes; NxK: of N "
+        "nodes that each sum K first (default: 1)",
     )
     parser.add_argument(
         "--ranks",
@@ -95,6 +96,10 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         help="of each process; results depend on it (default: 1)",
     )
     parser.add_argument("--json", action="store_true", help="write JSON in place of the table")
+
+
+def _nodes(text: str) -> int | str:
+    return text if re.fullmatch(r"[1-9]\d*x[1-9]\d*", text) else at_least(1)(text)
 
 
 def _names(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from torch_cgx import emulate
 from torch_cgx.emulate.comparison import RunError
 from torch_cgx.emulate.comparison.recipes import resolve
 from torch_cgx.emulate.comparison.run import Size, made, train
+from torch_cgx.emulate.comparison.sweep import nodes_of
 
 EXACT = resolve([])[0]
 NAMES = ("fp32", "bf16", "mxfp4", "smaq68", "cpd43+aps")
@@ -254,3 +255,30 @@ def test_a_failed_training_leaves_no_recipe_in_the_model():
     with pytest.raises(RunError):
         train(task, resolve(["mxfp4"])[1], 0, Size(1, 8))
     emulate.apply(models[0], recipe="mxfp4").remove()  # twice would be an error
+
+
+def test_nodes_that_sum_micro_batches_of_their_own_first():
+    """2x4: two nodes of four micro-batches, as CPD emulates more nodes than there are ranks."""
+    recipe = resolve(["cpd43"])[1]
+    task = toy.task()
+    _, weights = trained(recipe, Size(1, 8, nodes=8, inner=4))
+    model, _ = made(task, 0)
+    x, y = task.batch_of(0, 0, 8)
+    rate = 0.5 * task.rate(0, 1)
+    parts = list(zip(x.split(1), y.split(1), strict=True))
+
+    def cast(values):
+        return emulate.cast(values, recipe.sums.format)
+
+    for given, old, new in zip(gradients(model, parts), model.parameters(), weights, strict=True):
+        total = torch.zeros_like(given[0])
+        for node in (given[:4], given[4:]):
+            own = torch.zeros_like(total)
+            for one in node:
+                own = cast(own + cast(one))
+            total = cast(total + own)
+        assert torch.equal(new, (old - rate * (total / 8)).detach())
+    assert nodes_of("8x32") == (256, 32) and nodes_of(4) == (4, 1)
+    for bad in ("8x0", "x", 0, True, 2.0):
+        with pytest.raises(ValueError, match="emulate_node="):
+            nodes_of(bad)

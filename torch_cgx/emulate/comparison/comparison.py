@@ -63,7 +63,7 @@ class Comparison:
             _counted(len({run["seed"] for run in self.runs}), "seed"),
             f"{_counted(given['steps'], 'step')} of {_counted(given['batch'], 'sample')}",
             _counted(given["ranks"], "rank") if given["ranks"] > 1 else "",
-            _counted(given["emulate_node"], "node") if given["emulate_node"] > 1 else "",
+            _counted(given["emulate_node"], "node") if given["emulate_node"] != 1 else "",
             f"torch {given['torch']}",
             _counted(given["threads"], "thread"),
         ]
@@ -122,7 +122,7 @@ def _row(
     return {column: row[column] for column in COLUMNS}
 
 
-def _counted(number: int, what: str) -> str:
+def _counted(number: int | str, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

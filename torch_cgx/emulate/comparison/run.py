@@ -24,20 +24,22 @@ _POINTS = 50  # of a curve
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How large a training is. batch: samples of a step, of all ranks and nodes. nodes: emulated on
-    each rank. threads: of torch. ValueError: the batch cannot be shared out.
+    """How large a training is. batch: samples of a step, of all ranks and nodes. nodes:
+    micro-batches emulated on each rank. inner: of them, whose gradients each node sums first.
+    threads: of torch. ValueError: the batch cannot be shared out.
     """
 
     steps: int
     batch: int
     ranks: int = 1
     nodes: int = 1
+    inner: int = 1
     threads: int = 1
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            name = "emulate_node" if field.name == "nodes" else field.name
+            name = "emulate_node" if field.name in ("nodes", "inner") else field.name
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r}; allowed: integers from 1")
         if self.batch % (self.ranks * self.nodes):
@@ -111,7 +113,8 @@ def _train(
     model, optimizer = made(task, seed)
     handle = applied(model, optimizer, recipe, seed)
     exchange = None if rank.exchange is None else rank.exchange(recipe)
-    gradients = Gradients(model, size.nodes, recipe.sums, exchange)
+    sums = recipe.sums and dataclasses.replace(recipe.sums, node=size.inner)
+    gradients = Gradients(model, size.nodes, sums, exchange)
     rates = [group["lr"] for group in optimizer.param_groups]
     losses: list[float] = []
     times: list[float] = []

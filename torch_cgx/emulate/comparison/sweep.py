@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def compare(
     steps: int | None = None,
     batch: int | None = None,
     ranks: int = 1,
-    emulate_node: int = 1,
+    emulate_node: int | str = 1,
     data: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     threads: int = 1,
@@ -48,7 +49,8 @@ def compare(
     Kahan's summation. Or a dict from names to recipes: names, dicts, None for float32.
     seeds: so many, from 0 on; or which. steps, batch: of a training; None: the task's own.
     emulate_node: K micro-batches of a step, whose gradients are computed by themselves and summed,
-    by cpd recipes in their format, by the others in float32. ranks: processes of this host that
+    by cpd recipes in their format, by the others in float32. "8x32": 256 of them, by 8
+    nodes, each of which sums 32 of its own first, as CPD emulates 256 nodes. ranks: processes of this host that
     share the batches and exchange gradients over the backend "cgx": exact, of cpd recipes by the
     codec `float` with their bits. With several, task is a name.
     data: a folder for a task that is named. out: a folder; the finished trainings in OUT/runs.jsonl
@@ -71,11 +73,13 @@ def compare(
     found = load(task, data) if isinstance(task, str) else task
     if not isinstance(found, Task):
         raise TypeError(f"task is of type {type(found).__name__}; allowed: a Task, a name")
+    nodes, inner = nodes_of(emulate_node)
     size = Size(
         found.steps if steps is None else steps,
         found.batch if batch is None else batch,
         ranks,
-        emulate_node,
+        nodes,
+        inner,
         threads,
     )
     settings = _settings(task if isinstance(task, str) else found.name, found, size)
@@ -105,6 +109,16 @@ def compare(
     return Comparison(settings, [run for run in runs if run is not None])
 
 
+def nodes_of(given: int | str) -> tuple[int, int]:
+    """Micro-batches of a rank, and how many of them each node sums first. ValueError."""
+    match = re.fullmatch(r"(\d+)x(\d+)", given) if isinstance(given, str) else None
+    if match is not None and int(match[1]) > 0 and int(match[2]) > 0:
+        return int(match[1]) * int(match[2]), int(match[2])
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ValueError(f"emulate_node={given!r}; allowed: integers from 1, or as '8x32'")
+    return given, 1
+
+
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
     given = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if isinstance(seeds, bool) or not given or len(set(given)) < len(given):
@@ -121,7 +135,9 @@ def _settings(name: str, task: Task, size: Size) -> dict[str, Any]:
         "steps": size.steps,
         "batch": size.batch,
         "ranks": size.ranks,
-        "emulate_node": size.nodes,
+        "emulate_node": size.nodes
+        if size.inner == 1
+        else f"{size.nodes // size.inner}x{size.inner}",
         "threads": size.threads,
         "torch": torch.__version__.partition("+")[0],
         "facts": dict(task.facts),

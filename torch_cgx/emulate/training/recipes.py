@@ -105,12 +105,16 @@ def _nvfp4() -> Recipe:
     }
 
 
-def _smaq(main: int, outlier: int) -> Recipe:
-    format = ZScore(main, outlier)
+def _smaq(main: int, outlier: int, clamp: bool = False) -> Recipe:
+    """clamp: outliers' codes stay within their bits. SmaQ's own do not, though it counts so many:
+    without its larger codes 6/8 bits do not train (docs/emulated_training.md).
+    """
+    format = ZScore(main, outlier, clamp=clamp)
+    codes = "codes within their bits" if clamp else "codes of far outliers beyond their bits"
     return {
-        "name": f"smaq{main}{outlier}",
+        "name": f"smaq{main}{outlier}{'_clamped' if clamp else ''}",
         "source": "SmaQ, IEEE Computer Architecture Letters 20(2), 126-129, 2021: all that memory "
-        "holds; weights of BatchNorm2d stay exact",
+        f"holds; weights of BatchNorm2d stay exact; {codes}",
         "weights": {"format": format, "except": ["BatchNorm2d"]},
         "activations": format,
         "gradients": format,
@@ -138,6 +142,7 @@ _RECIPES: dict[str, Callable[[], Recipe]] = {
     "mxfp4": _mxfp4,
     "nvfp4": _nvfp4,
     "smaq68": lambda: _smaq(6, 8),
+    "smaq68_clamped": lambda: _smaq(6, 8, clamp=True),
     "smaq57": lambda: _smaq(5, 7),
     "smaq46": lambda: _smaq(4, 6),
     "smaq35": lambda: _smaq(3, 5),
