@@ -49,11 +49,33 @@ OperandFormat = Format | Scaled
 
 
 def name_of(format: OperandFormat) -> str:
-    """A preset's name for the format, with its rectangle of blocks; else its text."""
+    """As in "mxfp4", "nvfp4 16x16", "nvfp4 stochastic", "e4m3fn delayed"; the format's text where
+    no preset is like it.
+    """
     if isinstance(format, Scaled):
-        return f"{name_of(format.format)} {format.scale}"
-    axis = f" {format.axis[0]}x{format.axis[1]}" if isinstance(format.axis, tuple) else ""
-    return _named().get(format.text, format.text) + axis
+        own = format.format
+        plain = dataclasses.replace(own, overflow=None) if own.overflow == "saturate" else own
+        return f"{name_of(plain)} {format.scale}"
+    like, more = format, []
+    if isinstance(like, Block):
+        if isinstance(like.axis, tuple):
+            more.append(f"{like.axis[0]}x{like.axis[1]}")
+        if like.scale_rounding != "floor":
+            more.append(like.scale_rounding)
+        like = dataclasses.replace(like, axis=-1, scale_rounding="floor")
+    if format.stochastic:
+        more.append("stochastic")
+        like = nearest(like)
+    known = _named().get(like.text)
+    return format.text if known is None else " ".join([known, *more])
+
+
+def nearest(format: Format) -> Format:
+    """A stochastic format with rounding to nearest."""
+    if isinstance(format, Block):
+        element = dataclasses.replace(format.element, rounding="nearest")
+        return dataclasses.replace(format, element=element)
+    return dataclasses.replace(format, rounding="nearest")  # type: ignore[type-var]
 
 
 @functools.cache

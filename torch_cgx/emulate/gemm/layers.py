@@ -28,7 +28,8 @@ class QuantLinear(nn.Linear):
 
     inputs, accumulate, kahan, order, block: as of `emulate.matmul`; inputs may also have
         "hadamard", and formats with scale="delayed".
-    seed: of stochastic formats, whose numbers are others in each forward pass of a training.
+    seed: of stochastic formats, whose numbers are others in each forward pass of a training, and on
+        each rank; layers with the same seed draw the same numbers.
 
     The bias is added in the operands' type, and its gradient is exact.
     """
@@ -50,10 +51,10 @@ class QuantLinear(nn.Linear):
     ):
         rounding = _rounding(inputs, Accumulation(accumulate, kahan, order, block), seed)
         super().__init__(in_features, out_features, bias, device, dtype)
-        self._rounding, self._number = rounding, rounding.number
+        self._rounding = rounding
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return linear(input, self.weight, self.bias, begin(self._number, self.training))
+        return linear(input, self.weight, self.bias, begin(self._rounding.number, self.training))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self._rounding.formats}"
@@ -95,10 +96,10 @@ class QuantConv2d(nn.Conv2d):
             *(in_channels, out_channels, kernel_size, stride, padding, dilation, groups),
             *(bias, padding_mode, device, dtype),  # type: ignore[arg-type]
         )
-        self._rounding, self._number = rounding, rounding.number
+        self._rounding = rounding
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return of_module(self, input, begin(self._number, self.training))
+        return of_module(self, input, begin(self._rounding.number, self.training))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self._rounding.formats}"

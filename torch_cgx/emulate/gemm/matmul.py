@@ -34,8 +34,8 @@ def matmul(
         compute in float32, 16-bit operands are widened to it. Under autocast operands are first
         cast to its dtype, as torch.matmul's are.
     inputs: the operands' format, or a dict of formats by GEMM and operand, as a recipe's "gemm"
-        (`apply`); b is the "weight". Blocks lie along each contraction: K in the forward pass, N in
-        that of a's gradient, M in that of b's. None: exact.
+        (`apply`); b, transposed, is the "weight". Blocks lie along each contraction: K in the
+        forward pass, N in that of a's gradient, M in that of b's. None: exact.
     accumulate, kahan, order, block: see `Accumulation`: "fp32", as torch.matmul adds; a Float or
         Fixed, in which each product and each partial sum is rounded; "hopper14".
     seed, step: of stochastic formats, as of `cast`.
@@ -142,36 +142,39 @@ def _check(a: Any, b: Any) -> None:
             )
 
 
-def _product(how: int, key: Key, left: Any, right: Any, dtype: torch.dtype) -> torch.Tensor:
-    """left, right: (values, the operand's name, its contraction's dimension)."""
-    formats, accumulation = _hows[how]
-    cast = []
-    for x, operand, axis in (left, right):
-        format = formats.by_name.get(operand)
-        x = widened(x)
-        if format is not None:
-            x = cast_along(x, format, axis, key._replace(number=OPERANDS.index(operand))).values
-        cast.append(x)
+def _cast(x: torch.Tensor, how: int, operand: str, axis: int, seed: int, step: int) -> torch.Tensor:
+    """As a layer casts it: a is its input [..., M, K], b transposed its weight [..., N, K]."""
+    format, x = _hows[how].formats.by_name.get(operand), widened(x)
+    if format is None:
+        return x
+    key = Key(seed % 2**64, step % 2**64, OPERANDS.index(operand))
+    return cast_along(x, format, axis, key).values
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, how: int, dtype: torch.dtype) -> torch.Tensor:
+    accumulation = _hows[how].accumulation
     if accumulation.fp32:
-        return torch.matmul(*cast).to(dtype)
-    return product(cast[0].float(), cast[1].float(), accumulation).to(dtype)
+        return torch.matmul(a, b).to(dtype)
+    return product(a.float(), b.float(), accumulation).to(dtype)
 
 
 def _forward(a: torch.Tensor, b: torch.Tensor, how: int, seed: int, step: int) -> torch.Tensor:
-    key = Key(seed % 2**64, step % 2**64)
-    return _product(how, key, (a, "forward.input", -1), (b, "forward.weight", -2), a.dtype)
+    x = _cast(a, how, "forward.input", -1, seed, step)
+    weight = _cast(b.transpose(-1, -2), how, "forward.weight", -1, seed, step)
+    return _product(x, weight.transpose(-1, -2), how, a.dtype)
 
 
 def _gradient(
     grad: torch.Tensor, other: torch.Tensor, how: int, seed: int, step: int, which: int
 ) -> torch.Tensor:
     """Of a (which = 0), other being b, or of b (1), other being a."""
-    key, turned = Key(seed % 2**64, step % 2**64), other.transpose(-1, -2)
     if which == 0:
-        pair = (grad, "dgrad.gradient", -1), (turned, "dgrad.weight", -2)
-    else:
-        pair = (turned, "wgrad.input", -1), (grad, "wgrad.gradient", -2)
-    return _product(how, key, *pair, other.dtype)
+        g = _cast(grad, how, "dgrad.gradient", -1, seed, step)
+        weight = _cast(other.transpose(-1, -2), how, "dgrad.weight", -2, seed, step)
+        return _product(g, weight, how, other.dtype)
+    x = _cast(other, how, "wgrad.input", -2, seed, step)
+    g = _cast(grad, how, "wgrad.gradient", -2, seed, step)
+    return _product(x.transpose(-1, -2), g, how, other.dtype)
 
 
 _LIBRARY = torch.library.Library("torch_cgx", "FRAGMENT")

@@ -62,7 +62,7 @@ def current_scale(x: torch.Tensor, format: Scaled) -> torch.Tensor:
 
 def scale_of(amax: torch.Tensor, format: Scaled) -> torch.Tensor:
     """Of a finite amax; 1 for 0."""
-    top = _largest(format)
+    top = torch.full_like(amax, _largest(format))  # a number over a tensor is rounded twice
     scale = (top / amax).clamp(max=torch.finfo(torch.float32).max)
     return torch.where(amax > 0, scale, 1.0)
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch_cgx.emulate._format import Format
 from torch_cgx.emulate._formats import Block, Float, ZScore
 from torch_cgx.emulate._presets import preset, presets
+from torch_cgx.emulate.gemm.formats import nearest
 
 Recipe = dict[str, Any]
 MEMORY = ("weights", "activations", "gradients", "gradient_maps", "optimizer_state")
@@ -216,11 +217,7 @@ def _without_hadamard(given: Any) -> Any:
 
 
 def _nearest(format: Any) -> Any:
-    if isinstance(format, Block) and format.stochastic:
-        return dataclasses.replace(format, element=_nearest(format.element))
-    if isinstance(format, Format) and format.stochastic:
-        return dataclasses.replace(format, rounding="nearest")  # type: ignore[type-var]
-    return format
+    return nearest(format) if isinstance(format, Format) and format.stochastic else format
 
 
 def _by_rows(format: Any) -> Any:
