@@ -7,7 +7,9 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
     README.md             `<!-- benchmark summary -->`: one row a method, one column a link
     docs/performance.md   `<!-- benchmark NAME -->` of TABLES; `<!-- targets -->`
                           (benchmarks/report/targets.py), `<!-- latency -->`, `<!-- exact -->`,
-                          `<!-- autotune -->`, `<!-- adaptive -->`, `<!-- benchmark emulate -->`
+                          `<!-- autotune -->`, `<!-- adaptive -->`, `<!-- benchmark emulate -->`,
+                          `<!-- benchmark emulate-gemm -->`
+    docs/emulated_training.md `<!-- benchmark emulate-training -->`
     docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
     docs/activations.md   `<!-- benchmark activations -->`, activations-training
     docs/bdi.md           `<!-- benchmark bdi -->`
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ from benchmarks.report import (
     bdi,
     bounded,
     emulate,
+    emulate_gemm,
+    emulate_training,
     losses,
     speed,
     targets,
@@ -41,6 +46,7 @@ README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 CHOOSING = ROOT / "docs" / "choosing_bits.md"
 ACTIVATIONS = ROOT / "docs" / "activations.md"
+EMULATED = ROOT / "docs" / "emulated_training.md"
 BDI = ROOT / "docs" / "bdi.md"
 BOUNDED = ROOT / "docs" / "bounded.md"
 EXAMPLES = ("digits", "gpt")  # trained by `make accuracy`
@@ -68,17 +74,26 @@ def update_performance(page: str) -> str:
     page = insert(page, "benchmark bounded entropy", bounded.entropy_table(read_results("bounded")))
     results = Results.in_tree()
     page = insert(insert(page, "targets", targets.table()), "latency", speed.latency_table())
-    page = insert(page, "benchmark emulate", _emulate_table(results))
+    page = insert(page, "benchmark emulate", _table(results, "emulate", emulate.table))
+    products = _table(results, "emulate_gemm", emulate_gemm.table)
+    page = insert(page, "benchmark emulate-gemm", products)
     page = insert(page, "exact", speed.exact_table(results.of("exact")))
     page = insert(page, "adaptive", losses.adaptive_table(results.of("adaptive")))
     return insert(page, "autotune", speed.autotune_table(results.of("autotune")))
 
 
-def _emulate_table(results: Results) -> str:
+def _table(results: Results, name: str, make: Callable[[dict[str, Any]], str]) -> str:
     try:
-        return emulate.table(results.of("emulate"))
+        return make(results.of(name))
     except Missing:
-        return "Not measured yet: `python -m benchmarks emulate`.\n"
+        return f"Not measured yet: `python -m benchmarks {name.replace('_', '-')}`.\n"
+
+
+def update_emulated(page: str) -> str:
+    """docs/emulated_training.md with its tables."""
+    results = Results.in_tree()
+    text = _table(results, "emulate_training", emulate_training.table)
+    return insert(page, "benchmark emulate-training", text)
 
 
 def update_choosing(page: str) -> str:
@@ -146,6 +161,7 @@ def main(argv: list[str] | None = None) -> int:
         (PERFORMANCE, update_performance),
         (CHOOSING, update_choosing),
         (ACTIVATIONS, update_activations),
+        (EMULATED, update_emulated),
         (BDI, update_bdi),
         (BOUNDED, update_bounded),
     ):

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.report import activations, bounded, emulate, figures
+from benchmarks.report import activations, bounded, emulate, emulate_gemm, figures
 from benchmarks.report.results import Missing, Results
 
 
@@ -125,6 +125,18 @@ def _emulate() -> list[Target]:
 
 
 _slowest_float = emulate.slowest("nearest", "zero")
+
+
+def _emulate_gemm() -> list[Target]:
+    product = "`emulate.matmul`, 1024^3,"
+    casts = emulate_gemm.slowest("casts", "fraction")
+    plain = emulate_gemm.slowest("sums", "gflops", "plain")
+    kahan = emulate_gemm.slowest("sums", "gflops", "Kahan")
+    return [
+        Target(f"{product} operands cast, slowest", "`torch.matmul`, one core", 0.5, casts),
+        Target(f"{product} sums in a format, slowest", "one core", 4, plain, unit=" GFLOP/s"),
+        Target(f"{product} with Kahan's rule, slowest", "one core", 1.5, kahan, unit=" GFLOP/s"),
+    ]
 
 
 def _trained(example: str, unit: str, two: float, one: float) -> list[Target]:
@@ -359,6 +371,7 @@ TARGETS = [
     *_bounded(),
     *_activations(),
     *_emulate(),
+    *_emulate_gemm(),
     Target(
         "memory of messages between hosts, 64 MiB",
         "3 encoded tensors + 2 segments a peer",

@@ -1,5 +1,5 @@
 """docs/formats.md: its tables are computed again. docs/emulation.md: its blocks run and print what
-it shows.
+it shows. The blocks of docs/emulated_training.md run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch
 from tests.docs.documents import ROOT, code_blocks, marked, table
 
 TEXT = (ROOT / "docs" / "emulation.md").read_text()
+TRAINING = (ROOT / "docs" / "emulated_training.md").read_text()
 
 
 def test_the_tables_are_up_to_date():
@@ -43,3 +44,23 @@ def test_blocks_run_and_print_what_the_page_shows(capsys):
         else:
             assert not said
     assert shown == 2
+
+
+def test_blocks_of_the_page_on_training_run(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names: dict = {"__name__": "__main__"}
+    blocks = code_blocks(TRAINING, "alone")
+    assert len(blocks) == 7
+    for block in blocks:
+        exec(compile(block, "emulated_training.md", "exec"), names)
+    assert (tmp_path / "sqnr.png").stat().st_size > 1000
+
+
+def test_the_page_on_training_has_each_recipe():
+    from torch_cgx import emulate
+
+    rows = TRAINING.split("| recipe | rounded | source |")[1].split("\n\n")[0]
+    for name in emulate.recipes():
+        assert f"`{name}`" in rows, name
