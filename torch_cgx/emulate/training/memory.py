@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -126,17 +127,16 @@ class Hook:
     belong to the process."""
 
     def __init__(self, place: Place | None):
-        self._store: Any = None
-        if place is not None:
-            self._store = torch.compiler.disable(place.store, reason=_WHY)
+        self._place = place
+        self._untraced: Any = None
 
     @property
     def casts(self) -> bool:
-        return self._store is not None
+        return self._place is not None
 
     def end(self) -> None:
         """It does nothing from now on, also in copies of its module."""
-        self._store = None
+        self._place = self._untraced = None
 
     def __reduce__(self) -> Any:
         return Hook, (None,)
@@ -145,8 +145,12 @@ class Hook:
         return self
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
-        if self._store is None:
+        if self._place is None:
             return None
         if torch.compiler.is_compiling():
             raise NotImplementedError(_WHY)
-        return self._store(output, module.training)
+        if "torch._dynamo" not in sys.modules:  # whose import takes a second
+            return self._place.store(output, module.training)
+        if self._untraced is None:
+            self._untraced = torch.compiler.disable(self._place.store, reason=_WHY)
+        return self._untraced(output, module.training)

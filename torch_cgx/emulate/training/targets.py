@@ -57,11 +57,11 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
         if any(name.startswith(one) for one in inside) or "parametrizations" in name.split("."):
             continue
-        if kind_of(module) == "attention":
-            inside.append(f"{name}." if name else "")
         yield name, module
-        if kind_of(module) == "attention" and not name:
-            return
+        if isinstance(module, nn.MultiheadAttention):
+            if not name:
+                return
+            inside.append(f"{name}.")
 
 
 def targets(model: nn.Module) -> list[Target]:
