@@ -52,7 +52,7 @@ def test_blocks_of_the_page_on_training_run(tmp_path, monkeypatch):
     torch.manual_seed(0)
     names: dict = {"__name__": "__main__"}
     blocks = code_blocks(TRAINING, "alone")
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     for block in blocks:
         exec(compile(block, "emulated_training.md", "exec"), names)
     assert (tmp_path / "sqnr.png").stat().st_size > 1000
