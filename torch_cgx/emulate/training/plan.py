@@ -63,7 +63,8 @@ def make_plan(model: nn.Module, settings: Settings) -> Plan:
     plan = Plan(gemms, outputs, optimizer, exact, tuple(others))
     if plan.empty and exact:
         raise ValueError(
-            f"nothing is left to cast: exact are {_some(list(exact)) or 'all'} (first_last, layers, filter)"
+            f"nothing is left to cast: exact are {_some(list(exact)) or 'all'} (first_last, "
+            + "layers, filter)"
             + (f", and {named(others)}, whose GEMMs cannot be emulated" if others else "")
         )
     if plan.empty:
