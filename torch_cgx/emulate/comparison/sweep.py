@@ -49,8 +49,8 @@ def compare(
     Kahan's summation. Or a dict from names to recipes: names, dicts, None for float32.
     seeds: so many, from 0 on; or which. steps, batch: of a training; None: the task's own.
     emulate_node: K micro-batches of a step, whose gradients are computed by themselves and summed,
-    by cpd recipes in their format, by the others in float32. "8x32": 256 of them, by 8
-    nodes, each of which sums 32 of its own first, as CPD emulates 256 nodes. ranks: processes of this host that
+    by cpd recipes in their format, by the others in float32. "8x32": 256 of them, by 8 nodes, each
+    of which sums 32 of its own first, as CPD emulates 256 nodes. ranks: processes of this host that
     share the batches and exchange gradients over the backend "cgx": exact, of cpd recipes by the
     codec `float` with their bits. With several, task is a name.
     data: a folder for a task that is named. out: a folder; the finished trainings in OUT/runs.jsonl

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -19,6 +19,12 @@ from torch_cgx.emulate.training.optimizers import local
 from torch_cgx.emulate.training.plan import Plan, make_plan
 from torch_cgx.emulate.training.settings import Settings, settings
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from torch_cgx.emulate.insight.heat_map import Matrix
+
+_LABEL = "relative error of the gradient"
 _GEMM_KINDS = ("input", "weight", "gradient")
 
 
@@ -38,6 +44,7 @@ class Blame:
 
     def __init__(self, name: str, rows: list[Row], total: float):
         self.name, self.total = name, total
+        self._in_order = rows
         self.rows = sorted(rows, key=lambda row: -row.error)
 
     def layers(self) -> dict[str, float]:
@@ -56,19 +63,26 @@ class Blame:
         lines.append([f"all of {self.name}", "", f"{100 * self.total:.3g} %"])
         return table(["layer", "tensor", "error of the gradient"], lines, left=(0, 1))
 
+    def draw(self, axes: Axes) -> None:
+        """Draws a heat map, layers by kinds, on a picture's axes."""
+        from torch_cgx.emulate.insight.heat_map import draw
+
+        draw(axes, *self._matrix(), _LABEL, dark="high", log=True)
+
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Writes a heat map, layers by kinds. ImportError where matplotlib is missing."""
+        """Writes the heat map to a file. ImportError where matplotlib is missing."""
         from torch_cgx.emulate.insight.heat_map import plot
 
+        plot(path, *self._matrix(), _LABEL, dark="high", log=True)
+
+    def _matrix(self) -> tuple[Matrix, list[str], list[str]]:
+        """Errors, NaN where a layer has no such kind; names of layers and of kinds."""
         layers = list(dict.fromkeys(row.layer for row in self._in_order))
         kinds = list(dict.fromkeys(row.kind for row in self._in_order))
         matrix = np.full((len(layers), len(kinds)), np.nan)
         for row in self.rows:
             matrix[layers.index(row.layer), kinds.index(row.kind)] = row.error
-        label = "relative error of the gradient"
-        plot(path, matrix, layers, kinds, label, dark="high", log=True)
-
-    _in_order: list[Row]
+        return matrix, layers, kinds
 
     def __str__(self) -> str:
         return self.table()
@@ -109,9 +123,7 @@ def blame(
     rows += _weights(model, gradient, wanted) + _gradients(model, gradient, wanted)
     name = str(wanted.recipe.get("name", "the recipe"))
     total = _error(model, gradient, wanted, dataclasses.replace(plan, optimizer=False))
-    found = Blame(name, rows, total)
-    found._in_order = rows
-    return found
+    return Blame(name, rows, total)
 
 
 def _error(model: nn.Module, gradient: Gradient, wanted: Settings, plan: Plan) -> float:
