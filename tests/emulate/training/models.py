@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from tests.emulate.gemm.operands import draw
 
@@ -95,9 +96,5 @@ def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
                 found[f"optimizer {number} {key}"] = value
         found["optimizer class"] = type(optimizer)
         found["step"] = optimizer.step.__func__  # type: ignore[attr-defined]
-    every = torch.optim.optimizer
-    found["global hooks"] = (
-        dict(every._global_optimizer_pre_hooks),
-        dict(every._global_optimizer_post_hooks),
-    )
+    found["global hooks"] = dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks)
     return found
