@@ -14,6 +14,8 @@ def _run(rank, world_size, name):
     getattr(cases, name)()
 
 
-@pytest.mark.parametrize("name", ("floats", "blocks", "integers", "measured"))
+@pytest.mark.parametrize(
+    "name", ("floats", "blocks", "integers", "measured", "products", "trainings")
+)
 def test_results_of_the_cpu(name):
     fake_cuda.run(_run, 1, name, backend=None, timeout=300)

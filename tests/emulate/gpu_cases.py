@@ -127,3 +127,42 @@ def measured() -> None:
         check(torch.zeros(5000), format)
         check(torch.full((5000,), 3.5), format)
         check(torch.randn(20_000, generator=torch.Generator().manual_seed(i)) * 1e-6, format)
+
+
+def products():
+    """Sums in formats run torch's operations, with the CPU's bits."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(2, 5, 40, generator=generator)
+    b = torch.randn(40, 7, generator=generator)
+    ways = [{"accumulate": "hopper14"}, {"accumulate": "e4m3fn", "kahan": True}]
+    ways += [{"accumulate": "bf16", "order": "blocked", "block": 7}, {"accumulate": "e5m2"}]
+    for how in ways:
+        expected = emulate.matmul(a, b, inputs="e4m3fn", **how)
+        found = emulate.matmul(a.to("cuda"), b.to("cuda"), inputs="e4m3fn", **how)
+        assert torch.equal(found.cpu(), expected), how
+
+
+def trainings():
+    """The same losses as on the CPU, but for the order of sums."""
+    x, y = torch.randn(16, 32, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 4
+
+    def losses(device, recipe):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3)))
+        model = model.to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        found = []
+        with emulate.apply(model, optimizer, recipe, first_last="cast"):
+            for _ in range(3):
+                output = model(x.to(device))
+                loss = torch.nn.functional.cross_entropy(output, y.to(device))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                found.append(loss.item())
+        return found
+
+    for recipe in ("fp8_delayed", "fp8_current", "mxfp8", "nvfp4", "cpd(4,3)"):
+        expected = losses("cpu", recipe)
+        found = losses("cuda", recipe)
+        assert all(abs(a - b) < 0.02 for a, b in zip(found, expected, strict=True)), recipe

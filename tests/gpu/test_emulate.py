@@ -12,6 +12,8 @@ def _run(rank, world_size, name):
     getattr(cases, name)()
 
 
-@pytest.mark.parametrize("name", ("floats", "blocks", "integers", "measured"))
+@pytest.mark.parametrize(
+    "name", ("floats", "blocks", "integers", "measured", "products", "trainings")
+)
 def test_results_of_the_cpu(name):
     ranks.run_alone(_run, name, timeout=300)
