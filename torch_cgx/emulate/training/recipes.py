@@ -181,17 +181,20 @@ def recipe(name: str) -> Recipe:
 def without(given: Recipe, part: str) -> Recipe:
     """A recipe without one of its parts, for comparisons: "hadamard", "stochastic" (rounding to
     nearest instead), "blocks2d" (blocks of rows instead of rectangles), "first_last" (all layers
-    cast). ValueError: it lacks the part, or there is no such part.
+    cast), or a kind of tensor that memory holds, as "optimizer_state", which stays exact then.
+    ValueError: it lacks the part, or there is no such part.
     """
     if not isinstance(given, dict):
         raise TypeError(f"the recipe is of type {type(given).__name__}; allowed: a dict")
     changed: Recipe
     if part == "first_last":
         changed = {**copy.deepcopy(given), "first_last": "cast"}
+    elif part in MEMORY:
+        changed = {key: copy.deepcopy(one) for key, one in given.items() if key != part}
     elif part in _PLAIN:
         changed = _changed(given, _PLAIN[part])
     else:
-        raise ValueError(f"part={part!r}; allowed: {', '.join((*_PLAIN, 'first_last'))}")
+        raise ValueError(f"part={part!r}; allowed: {', '.join((*_PLAIN, 'first_last', *MEMORY))}")
     name = given.get("name", "the recipe")
     if changed == given:
         raise ValueError(f"{name} has no {part}")
