@@ -52,6 +52,14 @@ def test_parts_are_left_out():
     assert whole.definition != part.definition
 
 
+def test_kinds_of_tensors_may_stay_exact():
+    _, whole, part = resolve(["smaq68", "smaq68-optimizer_state-gradient_maps"])
+    assert set(whole.given) - set(part.given) == {"optimizer_state", "gradient_maps"}
+    assert part.given["weights"] == whole.given["weights"]
+    with pytest.raises(ValueError, match="mxfp8 has no optimizer_state"):
+        resolve(["mxfp8-optimizer_state"])
+
+
 def test_definitions_are_equal_where_recipes_are():
     def definitions():
         return [one.definition for one in resolve([*emulate.recipes(), "cpd43+aps"])]
