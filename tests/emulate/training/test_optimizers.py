@@ -354,3 +354,88 @@ def test_a_step_that_a_grad_scaler_skips_changes_nothing(way):
     assert scaler.get_scale() == 2.0**11
     assert equal(list(model.parameters()), weights)
     assert equal(state_of(optimizer), state)
+
+
+# ---- steps in steps ----
+
+
+class Twice(torch.optim.SGD):
+    """Calls its base's step, which torch has given hooks, too."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class Around(torch.optim.Optimizer):
+    """Calls another optimizer's step, and moves weights by itself."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure=None):
+        self.inner.step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for one in group["params"]:
+                    one.add_(0.001)
+
+
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize("given_to", ["optimizer", "none"])
+@pytest.mark.parametrize("kind", ["base", "inner"])
+def test_steps_in_steps_cast_once(kind, given_to, closure):
+    torch.optim.SGD([torch.zeros(1)])  # now SGD.step has hooks
+    model, plain = mlp(2), mlp(2)
+    optimizer = Twice(model.parameters(), lr=0.1, momentum=0.9)
+    own = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    if kind == "inner":
+        optimizer = Around(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    formats = {"gradients": SMAQ, "weights": SMAQ, "optimizer_state": SMAQ}
+    emulate.apply(model, optimizer if given_to == "optimizer" else None, **formats)
+    if kind == "inner" and given_to == "optimizer":
+        formats.pop("optimizer_state")  # which the outer one has not
+
+    def backward():
+        optimizer.zero_grad()
+        loss = model(given()).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        if closure:
+            optimizer.step(backward)
+        else:
+            backward()
+            optimizer.step()
+        by_hand(plain, own, given(), {k: v for k, v in formats.items() if k == "gradients"})
+        params = list(plain.parameters())
+        with torch.no_grad():
+            for _ in range(2 if kind == "inner" and given_to == "none" else 1):
+                last = kind == "base" or given_to == "optimizer" or _ == 1
+                for p in params:
+                    if kind == "inner" and last:
+                        p.add_(0.001)
+                    p.copy_(emulate.cast(p, SMAQ))
+            if "optimizer_state" in formats:
+                for p in params:
+                    buffer = own.state[p]["momentum_buffer"]
+                    buffer.copy_(emulate.cast(buffer, SMAQ))
+    assert equal(list(model.parameters()), list(plain.parameters()))
+    assert equal([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])
+
+
+def test_a_step_after_one_that_failed():
+    model = mlp(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    emulate.apply(model, optimizer, gradients="e5m2", weights="bf16")
+
+    def fails():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step(fails)
+    step(model, optimizer, given())
+    for p in model.parameters():
+        assert torch.equal(p, emulate.cast(p.detach(), "bf16"))
+        assert torch.equal(p.grad, emulate.cast(p.grad, "e5m2"))

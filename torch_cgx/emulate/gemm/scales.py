@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,11 +47,15 @@ class History:
     def state(self) -> dict[str, Any]:
         return {"amax": self._amax.clone(), "next": self._next, "scale": self._scale.clone()}
 
-    def check(self, state: dict[str, Any]) -> None:
-        """ValueError: of another length."""
+    def check(self, name: str, state: Any) -> None:
+        """ValueError: no such state, or of another length."""
+        if not isinstance(state, Mapping) or set(state) != {"amax", "next", "scale"}:
+            found = sorted(state) if isinstance(state, Mapping) else repr(state)
+            raise ValueError(f"scales of {name!r} are {found}; allowed: amax, next, scale")
         if state["amax"].shape != self._amax.shape:
             raise ValueError(
-                f"a history of {state['amax'].numel()} amaxes; allowed: {self._format.history}"
+                f"scales of {name!r}: a history of {state['amax'].numel()} amaxes; allowed: "
+                f"{self._format.history}"
             )
 
     def load(self, state: dict[str, Any]) -> None:

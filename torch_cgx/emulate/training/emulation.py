@@ -203,15 +203,21 @@ class Emulation:
         if not isinstance(state, Mapping) or set(state) != {"step", "optimizer_step", "scales"}:
             found = sorted(state) if isinstance(state, Mapping) else repr(state)
             raise ValueError(f"the state holds {found}; allowed: step, optimizer_step, scales")
+        if not isinstance(state["scales"], Mapping):
+            kind = type(state["scales"]).__name__
+            raise ValueError(f"scales is of type {kind}; allowed: a dict")
         if set(state["scales"]) != set(histories):
             differ = sorted(set(state["scales"]) ^ set(histories))
-            raise ValueError(f"the state is of another recipe or model: scales of {differ[0]!r}")
+            raise ValueError(
+                f"the state is of another recipe or model: scales of {differ[0]!r}; allowed: those "
+                "of this one"
+            )
         for name in ("step", "optimizer_step"):
             value = state[name]
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
                 raise ValueError(f"{name}={value!r}; allowed: integers of 0 to 2**63 - 1")
         for name, history in histories.items():
-            history.check(state["scales"][name])
+            history.check(name, state["scales"][name])
         for name, history in histories.items():
             history.load(state["scales"][name])
         self._clock.set_next_step(state["step"])

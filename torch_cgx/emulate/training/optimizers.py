@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
 from torch_cgx._format_sums import _Shift as Shift
+from torch_cgx.activations.saved.modules import is_running
 from torch_cgx.emulate._dtensor import is_dtensor
 from torch_cgx.emulate._format import Format
 from torch_cgx.emulate._formats import ZScore
@@ -40,6 +43,7 @@ class OptimizerHooks:
     ):
         self._model, self._settings, self._notes = weakref.ref(model), settings, notes
         self.step = 0
+        self._running: list[_Step] = []
         pre, post = _Pre(self), _Post(self)
         if optimizer is None:
             self._handles = [
@@ -79,12 +83,33 @@ class OptimizerHooks:
             if id(one) in own and one.grad is not None and self._settings.takes(name):
                 yield _Parameter(index, name, one, classes.get(id(one), set()))
 
+    def enter(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> bool:
+        """A step begins. False: in another step of this optimizer, as where a class of one's own
+        calls its base's, which casts nothing.
+        """
+        self._running = [one for one in self._running if is_running(one.frame)]
+        nested = any(one.optimizer is optimizer for one in self._running)
+        self._running.append(_Step(optimizer, frame))
+        return not nested
+
+    def leave(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> bool:
+        """The same of a step that ends."""
+        while self._running and self._running.pop().frame is not frame:
+            pass
+        return not any(one.optimizer is optimizer for one in self._running)
+
+    def forget(self) -> None:
+        """A closure is to compute gradients anew."""
+        for one in self._running:
+            one.cast.clear()
+
     def before(self, optimizer: torch.optim.Optimizer) -> None:
-        """Casts gradients. TypeError: one is sparse or complex, or a part of the state is no
-        floating-point tensor; then none is changed.
+        """Casts gradients, but for those that a step around this one has cast. TypeError: one is
+        sparse or complex, or a part of the state is no floating-point tensor; then none is changed.
         """
         wanted = self._format("gradients")
-        found = list(self._parameters(optimizer))
+        done = {number for one in self._running for number in one.cast}
+        found = [one for one in self._parameters(optimizer) if id(one.tensor) not in done]
         if self._format("optimizer_state") is not None:
             for one in found:
                 check_state(one.name, optimizer.state.get(one.tensor, {}))
@@ -95,6 +120,7 @@ class OptimizerHooks:
         scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer divides by it later
         with torch.no_grad():
             for one in found:
+                self._running[-1].cast.add(id(one.tensor))
                 grad = local(one.tensor.grad)
                 if scale is not None:
                     grad.div_(scale.to(grad.device))
@@ -164,17 +190,31 @@ class _Parameter:
     classes: set[str]  # of its module, with their bases
 
 
+@dataclasses.dataclass
+class _Step:
+    """A step that is running. frame: of its call. cast: ids of parameters whose gradients it has
+    cast.
+    """
+
+    optimizer: torch.optim.Optimizer
+    frame: FrameType
+    cast: set[int] = dataclasses.field(default_factory=set)
+
+
 class _Pre:
     def __init__(self, hooks: OptimizerHooks):
         self._hooks = hooks
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """A closure computes the gradients in the step: they are cast behind it."""
+        if not self._hooks.enter(optimizer, sys._getframe(1)):
+            return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             return self._hooks.before(optimizer)
 
         def then() -> Any:
+            self._hooks.forget()
             loss = closure()
             self._hooks.before(optimizer)
             return loss
@@ -189,7 +229,8 @@ class _Post:
         self._hooks = hooks
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._hooks.after(optimizer)
+        if self._hooks.leave(optimizer, sys._getframe(1)):
+            self._hooks.after(optimizer)
 
 
 def hash_of(name: str) -> int:

@@ -53,7 +53,8 @@ def make_plan(model: nn.Module, settings: Settings) -> Plan:
     if settings.filter is not None and not any(map(settings.takes, names)):
         what = "module or parameter" if optimizer else "module"
         raise ValueError(
-            f"filter={settings.filter.pattern!r} matches no {what}; the model has: {_some(names)}"
+            f"filter={settings.filter.pattern!r} matches no {what}; allowed: what finds one of "
+            f"{_some(names)}"
         )
     gemms, exact = _gemms(model, settings)
     outputs = _outputs(model, settings)
@@ -71,7 +72,7 @@ def make_plan(model: nn.Module, settings: Settings) -> Plan:
         every = [one.name for one in targets(model)]
         raise ValueError(
             f"nothing is left to cast: filter={settings.filter.pattern!r} "  # type: ignore[union-attr]
-            f"matches none of the layers with a GEMM: {_some(every)}"
+            f"matches no layer with a GEMM; allowed: what finds one of {_some(every)}"
         )
     return plan
 
@@ -95,8 +96,8 @@ def _gemms(
     for pattern, _ in settings.layers:
         if not any(pattern.search(one.name) for one in every):
             raise ValueError(
-                f"layers[{pattern.pattern!r}] matches no layer with a GEMM; the model has: "
-                f"{_some([one.name for one in every])}"
+                f"layers[{pattern.pattern!r}] matches no layer with a GEMM; allowed: what finds "
+                f"one of {_some([one.name for one in every])}"
             )
     if settings.gemm is None and not settings.layers:
         return (), ()

@@ -87,7 +87,9 @@ def _pattern(where: str, given: Any) -> re.Pattern[str] | None:
     try:
         return re.compile(given)
     except (re.error, TypeError) as error:
-        raise ValueError(f"{where}={given!r} is no regular expression: {error}") from None
+        raise ValueError(
+            f"{where}={given!r} is no regular expression, allowed: a pattern of names: {error}"
+        ) from None
 
 
 def _layers(given: Any) -> tuple[tuple[re.Pattern[str], GemmFormats | None], ...]:
@@ -101,7 +103,7 @@ def _layers(given: Any) -> tuple[tuple[re.Pattern[str], GemmFormats | None], ...
     found = []
     for pattern, one in given.items():
         where = f"layers[{pattern!r}]"
-        compiled = _pattern(where, pattern)
+        compiled = _pattern("a key of layers", pattern)
         assert compiled is not None
         exact = one is None or one == "exact"
         found.append((compiled, None if exact else gemm_formats(one, where)))
