@@ -144,6 +144,7 @@ def convolution(
     channels = weight.shape[0] if geometry.transposed else weight.shape[1] * geometry.groups
     if x.shape[1] != channels:
         return torch.convolution(x, weight, bias, *geometry)  # an error
+    call = call._replace(size=x.element_size())
     found: torch.Tensor = Convolution.apply(x, weight, bias, tuple(call), tuple(geometry))
     return found
 

@@ -97,7 +97,9 @@ def linear(
     if x.dtype != weight.dtype or x.shape[-1:] != weight.shape[1:] or not x.is_floating_point():
         return F.linear(x, weight, bias)  # an error
     rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    found: torch.Tensor = Linear.apply(rows, weight, bias, tuple(call))
+    found: torch.Tensor = Linear.apply(
+        rows, weight, bias, tuple(call._replace(size=x.element_size()))
+    )
     return found.reshape(*x.shape[:-1], weight.shape[0])
 
 

@@ -78,9 +78,25 @@ def _scaled(
     """In float32 or float64; the numbers go back by division, so that each is the format's number
     over the scale, rounded once.
     """
+    current = scale is None
     scale = current_scale(x, format) if scale is None else scale
-    found = _cast(x * scale.to(x.dtype), format.format, key, measure)
-    return Result(found.values.div_(scale.to(x.dtype)), found.statistics)
+    scaled = x * scale.to(x.dtype)
+    if current and measure:  # rounding may put the greatest beyond the range, which counts there
+        top = _largest(format)
+        scaled = scaled.clamp_(-top, top)
+    found = _cast(scaled, format.format, key, measure)
+    statistics = found.statistics
+    if statistics is not None:
+        statistics = times(statistics, 1 / float(scale))
+    return Result(found.values.div_(scale.to(x.dtype)), statistics)
+
+
+def times(statistics: Statistics, factor: float) -> Statistics:
+    """Of values `factor` times as large."""
+    numbers = statistics.numbers.clone()
+    numbers[4] *= factor  # amax
+    numbers[5:] *= factor**2  # sums of squares
+    return Statistics(numbers)
 
 
 def total_bits(format: OperandFormat, x: torch.Tensor, axis: int) -> float:

@@ -68,12 +68,14 @@ def in_backward() -> bool:
 
 class Call(NamedTuple):
     """One forward pass of a layer, with its backward pass. number: of the Rounding. step: of the
-    model's forward pass. training: whether the layer trains.
+    model's forward pass. training: whether the layer trains. size: bytes of a value of its tensors,
+    before they are widened for the product.
     """
 
     number: int
     step: int
     training: bool
+    size: int = 4
 
 
 class Facts(NamedTuple):
@@ -116,22 +118,18 @@ class Rounding:
         """Of an operand's random numbers."""
         return Key(self.clock.rank_seed, step, self.index * len(OPERANDS) + OPERANDS.index(operand))
 
-    def cast(
-        self, x: torch.Tensor, operand: str, axis: int, step: int, training: bool
-    ) -> torch.Tensor:
+    def cast(self, x: torch.Tensor, operand: str, axis: int, call: Call) -> torch.Tensor:
         """x as this operand, whose contraction runs along `axis`."""
-        return self._cast(x, operand, axis, step, training, False).values
+        return self._cast(x, operand, axis, call, False).values
 
-    def _cast(
-        self, x: torch.Tensor, operand: str, axis: int, step: int, training: bool, measure: bool
-    ) -> Result:
+    def _cast(self, x: torch.Tensor, operand: str, axis: int, call: Call, measure: bool) -> Result:
         scale = None
         if operand in self.histories:
             history = self.histories[operand]
             again = operand.startswith("forward") and in_backward()
-            scale = history.last if again else history.scale(x, training)
+            scale = history.last if again else history.scale(x, call.training)
         format = self.formats.by_name[operand]
-        return cast_along(x, format, axis, self.key(operand, step), measure, scale)
+        return cast_along(x, format, axis, self.key(operand, call.step), measure, scale)
 
     def begin(self, training: bool) -> int:
         """A forward pass of the layer begins: its step."""
@@ -200,19 +198,22 @@ _constant_facts._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 _LIBRARY = torch.library.Library("torch_cgx", "FRAGMENT")
 _LIBRARY.define(
-    "emulate_operand(Tensor x, int rounding, str operand, int axis, bool training) -> Tensor"
+    "emulate_operand(Tensor x, int rounding, str operand, int axis, bool training, int size)"
+    " -> Tensor"
 )
 _LIBRARY.define("emulate_matrix(Tensor x, int rounding) -> Tensor")
 _LIBRARY.define("emulate_layer_product(Tensor a, Tensor b, int rounding) -> Tensor")
 
 
-def _operand(x: torch.Tensor, number: int, operand: str, axis: int, training: bool) -> torch.Tensor:
+def _operand(
+    x: torch.Tensor, number: int, operand: str, axis: int, training: bool, size: int
+) -> torch.Tensor:
     rounding = rounding_of(number)
     if operand == OPERANDS[0]:
         rounding.begin(training)
     if operand not in rounding.formats.by_name:
         return x.clone()
-    return rounding.cast(x, operand, axis, rounding.clock.step, training)
+    return rounding.cast(x, operand, axis, Call(number, rounding.clock.step, training, size))
 
 
 def _matrix(x: torch.Tensor, rounding: int) -> torch.Tensor:
@@ -243,7 +244,7 @@ Cast = Callable[[torch.Tensor, str, int], torch.Tensor]
 
 def caster(call: Call) -> Cast:
     """A function of a tensor, an operand's name and the contraction's dimension."""
-    number, step, training = call
+    number, _, training, size = call
     names = facts_of(number).names
 
     def cast(x: torch.Tensor, operand: str, axis: int) -> torch.Tensor:
@@ -252,10 +253,10 @@ def caster(call: Call) -> Cast:
             return x
         if compiling:  # the first operand also begins the layer's forward pass
             found: torch.Tensor = torch.ops.torch_cgx.emulate_operand(
-                x, number, operand, axis, training
+                x, number, operand, axis, training, size
             )
             return found
-        return rounding_of(number).cast(x, operand, axis, step, training)
+        return rounding_of(number).cast(x, operand, axis, call)
 
     return cast
 

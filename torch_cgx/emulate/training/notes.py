@@ -32,7 +32,7 @@ class Notes:
         self.measure = False
         self.records: dict[str, dict[str, float]] = {}
         self.entries: dict[str, Entry] = {}
-        self._seen: dict[str, tuple[torch.Size, torch.dtype]] = {}
+        self._seen: dict[str, tuple[torch.Size, int]] = {}
 
     def note(
         self,
@@ -42,16 +42,18 @@ class Notes:
         format: OperandFormat,
         axis: int,
         statistics: Statistics | None,
+        size: int | None = None,
     ) -> None:
-        """x: before the cast."""
+        """x: before the cast. size: bytes of a value in memory; None: of x's."""
         name = f"{layer}/{tensor}"
-        changed = self._seen.get(name) != (x.shape, x.dtype)
+        kind = (x.shape, size or x.element_size())
+        changed = self._seen.get(name) != kind
         by_values = statistics is not None and isinstance(format, ZScore)
         if changed or by_values:
-            self._seen[name] = (x.shape, x.dtype)
+            self._seen[name] = kind
             counted = x if by_values else torch.empty(x.shape, dtype=x.dtype, device="meta")
             after = _bits(format, counted, axis)
-            before = 8.0 * x.element_size() * x.numel()
+            before = 8.0 * (size or x.element_size()) * x.numel()
             self.entries[name] = Entry(layer, tensor, x.numel(), before, after)
         if statistics is not None:
             entry = self.entries[name]

@@ -20,7 +20,7 @@ from torch_cgx.emulate._dtensor import is_dtensor
 from torch_cgx.emulate._format import Format
 from torch_cgx.emulate._formats import ZScore
 from torch_cgx.emulate._statistics import Statistics
-from torch_cgx.emulate.gemm.operand import Key, cast_along
+from torch_cgx.emulate.gemm.operand import Key, cast_along, times
 from torch_cgx.emulate.training.notes import Notes
 from torch_cgx.emulate.training.settings import MemoryFormat, Settings
 
@@ -260,12 +260,8 @@ def shard_of(tensor: Any) -> int:
 
 def _in_units_of(statistics: Statistics, grad: torch.Tensor) -> Statistics:
     """Of a gradient that was shifted by a power of two."""
-    numbers = statistics.numbers.clone()
     amax = float(grad.abs().amax()) if grad.numel() else 0.0
-    factor = amax / float(numbers[4]) if 0 < amax < math.inf else 1.0
-    numbers[4] *= factor
-    numbers[5:] *= factor**2
-    return Statistics(numbers)
+    return times(statistics, amax / statistics.amax) if 0 < amax < math.inf else statistics
 
 
 def is_cast(key: str, value: Any, parameter: torch.Tensor) -> bool:

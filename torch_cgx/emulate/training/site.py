@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torch_cgx.emulate.gemm.formats import GemmFormats
-from torch_cgx.emulate.gemm.rounding import Clock, Rounding
+from torch_cgx.emulate.gemm.rounding import Call, Clock, Rounding
 from torch_cgx.emulate.training.notes import Notes
 
 
@@ -23,10 +23,8 @@ class Site(Rounding):
     def __deepcopy__(self, memo: object) -> Site:
         return self
 
-    def cast(
-        self, x: torch.Tensor, operand: str, axis: int, step: int, training: bool
-    ) -> torch.Tensor:
-        found = self._cast(x, operand, axis, step, training, self._notes.measure)
+    def cast(self, x: torch.Tensor, operand: str, axis: int, call: Call) -> torch.Tensor:
+        found = self._cast(x, operand, axis, call, self._notes.measure)
         format = self.formats.by_name[operand]
-        self._notes.note(self.name, operand, x, format, axis, found.statistics)
+        self._notes.note(self.name, operand, x, format, axis, found.statistics, call.size)
         return found.values
