@@ -172,7 +172,8 @@ class Emulation:
                 continue
             raise RuntimeError(
                 f"remove(): the model has changed since apply(): {name or 'the model'} {what}; "
-                "allowed: the modules that apply() found. Nothing has been removed."
+                "allowed: the modules that apply() found, of the classes that they had then (shard "
+                "and parametrize before). Nothing has been removed."
             )
 
     def __enter__(self) -> Emulation:

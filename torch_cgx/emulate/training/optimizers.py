@@ -83,17 +83,18 @@ class OptimizerHooks:
             if id(one) in own and one.grad is not None and self._settings.takes(name):
                 yield _Parameter(index, name, one, classes.get(id(one), set()))
 
-    def enter(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> bool:
+    def enter(self, optimizer: torch.optim.Optimizer) -> bool:
         """A step begins. False: in another step of this optimizer, as where a class of one's own
         calls its base's, which casts nothing.
         """
-        self._running = [one for one in self._running if is_running(one.frame)]
+        self._running = [one for one in self._running if one.frame and is_running(one.frame)]
         nested = any(one.optimizer is optimizer for one in self._running)
-        self._running.append(_Step(optimizer, frame))
+        self._running.append(_Step(optimizer, _frame_of_step()))
         return not nested
 
-    def leave(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> bool:
+    def leave(self, optimizer: torch.optim.Optimizer) -> bool:
         """The same of a step that ends."""
+        frame = _frame_of_step()
         while self._running and self._running.pop().frame is not frame:
             pass
         return not any(one.optimizer is optimizer for one in self._running)
@@ -192,22 +193,47 @@ class _Parameter:
 
 @dataclasses.dataclass
 class _Step:
-    """A step that is running. frame: of its call. cast: ids of parameters whose gradients it has
-    cast.
+    """A step that is running. frame: of its call; None in compiled code. cast: ids of parameters
+    whose gradients it has cast.
     """
 
     optimizer: torch.optim.Optimizer
-    frame: FrameType
+    frame: FrameType | None
     cast: set[int] = dataclasses.field(default_factory=set)
 
 
-class _Pre:
+_STEP = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+
+
+def _frame_of_step() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _STEP:
+        frame = frame.f_back
+    return frame
+
+
+class _Hook:
+    """Of an optimizer's step. torch.compile breaks its graph there."""
+
     def __init__(self, hooks: OptimizerHooks):
         self._hooks = hooks
+        self._untraced: Any = None
+
+    def _run(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        raise NotImplementedError
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:  # whose import takes a second
+            return self._run(optimizer, args, kwargs)
+        if self._untraced is None:
+            self._untraced = torch.compiler.disable(self._run)
+        return self._untraced(optimizer, args, kwargs)
+
+
+class _Pre(_Hook):
+    def _run(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """A closure computes the gradients in the step: they are cast behind it."""
-        if not self._hooks.enter(optimizer, sys._getframe(1)):
+        if not self._hooks.enter(optimizer):
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
@@ -224,12 +250,9 @@ class _Pre:
         return args, {**kwargs, "closure": then}
 
 
-class _Post:
-    def __init__(self, hooks: OptimizerHooks):
-        self._hooks = hooks
-
-    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._hooks.leave(optimizer, sys._getframe(1)):
+class _Post(_Hook):
+    def _run(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._hooks.leave(optimizer):
             self._hooks.after(optimizer)
 
 
