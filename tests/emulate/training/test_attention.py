@@ -158,6 +158,23 @@ def test_evaluation_of_an_encoder_is_not_torchs_one_kernel(recipe, norm_first):
         model(x, src_key_padding_mask=mask)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, "autocast"])
+def test_types_and_autocast(dtype):
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, 0.0, batch_first=True)
+    x = draw(3, 5, WIDTH, dtype=torch.float32)
+    if dtype != "autocast":
+        model, x = model.to(dtype), x.to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "autocast"):
+        plain = model(x)
+        emulate.apply(model, gemm=EXACT, first_last="cast")
+        y = model(x)
+    assert y.dtype == plain.dtype
+    torch.testing.assert_close(y, plain, rtol=2e-2, atol=5e-2)
+    y.float().sum().backward()
+    assert all(p.grad.dtype == p.dtype for p in model.parameters())
+
+
 def test_a_decoder_and_a_copy_of_it():
     torch.manual_seed(0)
     model = nn.TransformerDecoderLayer(WIDTH, HEADS, 32, 0.0, batch_first=True)

@@ -175,6 +175,31 @@ def test_optimizers_of_other_models_and_types():
         text = f"optimizer is of type {type(one).__name__}; allowed: a torch.optim.Optimizer"
         refused(TypeError, text, model, one, weights="bf16")
     emulate.apply(model, other, gemm="bf16").remove()  # which needs none
+    refused(TypeError, "optimizer is of type str; allowed", model, "mxfp8", gemm="bf16")
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As Accelerate's: an optimizer by name, without the attributes of one."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+
+
+def test_wrappers_of_optimizers():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    emulate.apply(model, Wrapper(Wrapper(optimizer)), weights="e2m1")
+    model(torch.ones(2, 24)).sum().backward()
+    Wrapper(optimizer).step()
+    for p in model.parameters():
+        assert torch.equal(p, emulate.cast(p.detach(), "e2m1"))
+    with pytest.raises(
+        TypeError, match="optimizer is of type Wrapper; allowed: a torch.optim.Opti"
+    ):
+        emulate.apply(mlp(), Wrapper(3), weights="bf16")
 
 
 def test_complex_parameters():

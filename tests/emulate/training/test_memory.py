@@ -136,6 +136,7 @@ class Unknown:
         (lambda y, x: y.t(), 0),
         (lambda y, x: (y, y.T), 0),
         (lambda y, x: {"y": y, "sum": y + 1}, 1),
+        (lambda y, x: (z := y * 2, z, [z]), 1),
         (lambda y, x: Point(y * 2, [y, {"z": y - 1}]), 2),
         (lambda y, x: collections.OrderedDict(y=y * 2, n=None, text="no tensor"), 1),
         (lambda y, x: (y, torch.arange(3), y > 0), 0),

@@ -306,6 +306,7 @@ def apply(
         )
         if value is not None
     }
+    optimizer = _with_hooks(optimizer)
     wanted = settings(recipe, changes, filter, seed)
     check_model(model)
     plan = make_plan(model, wanted)
@@ -340,6 +341,20 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"{target.name}: {error}") from None
 
 
+def _with_hooks(optimizer: Any) -> torch.optim.Optimizer | None:
+    """The optimizer that takes the steps: Accelerate's wrappers are optimizers without hooks."""
+    found = optimizer
+    while isinstance(found, torch.optim.Optimizer) and "_optimizer_step_pre_hooks" not in vars(
+        found
+    ):
+        found = getattr(found, "optimizer", None)
+    if optimizer is not None and not isinstance(found, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer is of type {type(optimizer).__name__}; allowed: a torch.optim.Optimizer"
+        )
+    return found
+
+
 def _check_optimizer(model: nn.Module, optimizer: Any, wanted: Settings) -> None:
     parameters = {id(one): name for name, one in model.named_parameters()}
     for name, one in model.named_parameters():
@@ -350,10 +365,6 @@ def _check_optimizer(model: nn.Module, optimizer: Any, wanted: Settings) -> None
             )
     if optimizer is None:
         return
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"optimizer is of type {type(optimizer).__name__}; allowed: a torch.optim.Optimizer"
-        )
     own = [one for group in optimizer.param_groups for one in group["params"]]
     if not any(id(one) in parameters for one in own):
         raise ValueError("the optimizer has none of the model's parameters")

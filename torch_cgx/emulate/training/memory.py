@@ -60,16 +60,12 @@ class Place:
         if not wanted:
             return output
         step = self.clock.begin(self._index, training)
-        numbers = {id(one): number for number, one in enumerate(wanted)}
-
-        def stored(one: Any) -> Any:
-            if id(one) not in numbers:
-                return one
-            result = self._stored(one, step, numbers[id(one)])
-            setattr(result, _MARK, result._version)
-            return result
-
-        return _pytree.tree_map(stored, output)
+        results: dict[int, torch.Tensor] = {}
+        for one in wanted:
+            if id(one) not in results:
+                results[id(one)] = result = self._stored(one, step, len(results))
+                setattr(result, _MARK, result._version)
+        return _pytree.tree_map(lambda one: results.get(id(one), one), output)
 
     def _stored(self, x: torch.Tensor, step: int, number: int) -> Any:
         if not torch.is_inference_mode_enabled():
