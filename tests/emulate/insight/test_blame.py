@@ -182,3 +182,38 @@ def test_bad_losses_and_models():
     model = _net()
     with emulate.apply(model, recipe=ALL), pytest.raises(ValueError, match="emulated already"):
         emulate.blame(model, X, ALL, loss=_loss)
+
+
+def test_the_total_has_weights_and_gradients_too():
+    for recipe in ("cpd43", {"weights": "mxfp4"}, {"gradients": {"format": "e5m2", "aps": True}}):
+        found = emulate.blame(_net(), X, recipe, loss=_loss)
+        assert found.total >= found.rows[0].error > 0
+    one = {"weights": "mxfp4", "gradients": "e4m3fn", "activations": "e4m3fn"}
+    found = emulate.blame(_net(), X, one, loss=_loss)
+    model, exact = _net(), _gradient(_net())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(emulate.cast(parameter, "mxfp4"))
+    with emulate.apply(model, activations="e4m3fn"):
+        gradient = _gradient(model)
+    now = {name: emulate.cast(g.float(), "e4m3fn").double() for name, g in gradient.items()}
+    assert found.total == pytest.approx(_relative(now, exact), rel=1e-5)
+    with pytest.raises(ValueError, match="the optimizer's state alone"):
+        emulate.blame(_net(), X, {"optimizer_state": "e4m3fn"}, loss=_loss)
+
+
+def test_delayed_scales_are_those_of_the_batch():
+    def small(output):
+        return 1e-6 * _loss(output)
+
+    totals = {}
+    for recipe in ("fp8_current", "fp8_delayed"):
+        changed = {**emulate.recipe(recipe), "first_last": "cast"}
+        totals[recipe] = emulate.blame(_net(), X, changed, loss=small).total
+    assert totals["fp8_delayed"] == totals["fp8_current"]
+
+
+def test_a_frozen_model_is_named():
+    model = _net().requires_grad_(False)
+    with pytest.raises(ValueError, match="requires no gradient"):
+        emulate.blame(model, X, ALL, loss=_loss)

@@ -95,3 +95,23 @@ def test_bad_arguments(candidates, budget, error, text):
         emulate.choose(model, X, candidates, budget, loss=_loss)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert type(model.first) is torch.nn.Linear
+
+
+def test_the_projections_of_an_attention_count_with_all_their_values():
+    attention = torch.nn.MultiheadAttention(64, 4, batch_first=True)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(4, 8, 64, generator=generator) for _ in range(3))
+    found = emulate.choose(attention, (q, k, v), ["mxfp4", "exact"], 20.0)
+    # in_proj has three inputs, weights and gradients, out_proj one of each.
+    share = (4.25 if found.layers["in_proj"] == "mxfp4" else 32.0) * 0.75
+    share += (4.25 if found.layers["out_proj"] == "mxfp4" else 32.0) * 0.25
+    assert found.bits == pytest.approx(share, rel=1e-6) and found.bits <= 20
+
+
+def test_a_chosen_recipe_is_a_plain_dict():
+    recipe = emulate.recipe("nvfp4")
+    named = emulate.choose(_net(), X, {"a": recipe, "exact": "exact"}, 5.5, loss=_loss).recipe
+    assert named["layers"]["^middle$"] == recipe["gemm"]
+    assert "hadamard" not in emulate.without(named, "hadamard")["layers"]["^middle$"]
+    found = emulate.choose(_net(), X, ["mxfp4", "exact"], 5.5, loss=_loss)
+    assert found.recipe["layers"]["^middle$"] == "mxfp4"

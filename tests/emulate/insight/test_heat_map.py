@@ -201,3 +201,9 @@ assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     assert "<svg" in (tmp_path / "m.svg").read_text()
+
+
+@pytest.mark.parametrize("records, text", [(3, "records is of type int"), ([1], "records has 1")])
+def test_other_things_than_records_are_named(tmp_path, records, text):
+    with pytest.raises(TypeError, match=text):
+        heat_map(records, tmp_path / "x.png")

@@ -34,8 +34,8 @@ ARGUMENTS = [
     ({"recipe": {3: "e4m3fn"}}, ValueError, "the recipe has the key 3; allowed"),
     ({"recipe": "cpd(9,3)"}, ValueError, "exponent='9'"),
     ({"recipe": "smaq(2,8)"}, ValueError, "main_bits='2'"),
-    ({"gemm": "e4m3fm"}, ValueError, r"gemm\['forward'\]\['input'\]: format is 'e4m3fm', allowed"),
-    ({"gemm": 3.5}, TypeError, r"gemm\['forward'\]\['input'\]: format is 3.5, allowed"),
+    ({"gemm": "e4m3fm"}, ValueError, "gemm: format is 'e4m3fm', allowed"),
+    ({"gemm": 3.5}, TypeError, "gemm: format is 3.5, allowed"),
     ({"gemm": {"inptu": "e4m3fn"}}, ValueError, "gemm has the keys inptu; allowed: forward, dgrad"),
     ({"gemm": {}}, ValueError, "nothing would be cast; allowed"),
     (
@@ -85,7 +85,7 @@ ARGUMENTS = [
     ({"gemm": "bf16", "filter": 3}, ValueError, "filter=3 is no regular expression"),
     ({"gemm": "bf16", "layers": "0"}, TypeError, "layers is of type str; allowed: a dict of regul"),
     ({"gemm": "bf16", "layers": {"[": "exact"}}, ValueError, r"a key of layers='\[' is no regular"),
-    ({"layers": {"0": "e9"}}, ValueError, r"layers\['0'\]\['forward'\]\['input'\]: format is 'e9'"),
+    ({"layers": {"0": "e9"}}, ValueError, r"layers\['0'\]: format is 'e9'"),
     (
         {"gemm": "bf16", "filter": "nowhere"},
         ValueError,
@@ -174,7 +174,8 @@ def test_optimizers_of_other_models_and_types():
     for one in ("sgd", [other], torch.optim.SGD):
         text = f"optimizer is of type {type(one).__name__}; allowed: a torch.optim.Optimizer"
         refused(TypeError, text, model, one, weights="bf16")
-    emulate.apply(model, other, gemm="bf16").remove()  # which needs none
+    text = "the optimizer has none of the model's parameters"
+    refused(ValueError, text, model, other, gemm="bf16")  # which needs none
     refused(TypeError, "optimizer is of type str; allowed", model, "mxfp8", gemm="bf16")
 
 
@@ -361,3 +362,17 @@ def test_nothing_is_left_of_an_error_in_a_forward_pass():
     model.train()
     assert snapshot(model) == before
     emulation.remove()
+
+
+def test_an_unknown_class_that_is_to_stay_exact():
+    text = r"weights: except has 'BatchNrm2d'; allowed: names of classes"
+    given = {"format": "bf16", "except": ["BatchNrm2d"]}
+    refused(ValueError, text, mlp(), None, weights=given)
+
+
+def test_what_is_removed_measures_nothing():
+    emulation = emulate.apply(mlp(), gemm="bf16")
+    emulation.remove()
+    emulation.measure = False
+    with pytest.raises(RuntimeError, match="has been removed"):
+        emulation.measure = True

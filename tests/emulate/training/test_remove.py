@@ -268,3 +268,14 @@ def test_a_model_is_emulated_once(first, second, part):
     assert snapshot(outer) == before
     emulation.remove()
     emulate.apply(other, recipe=second).remove()
+
+
+def test_global_hooks_go_with_the_model():
+    hooks = torch.optim.optimizer._global_optimizer_pre_hooks
+    before = len(hooks)
+    model = nn.Linear(4, 4)
+    emulate.apply(model, weights="bf16")
+    assert len(hooks) == before + 1
+    del model
+    gc.collect()
+    assert len(hooks) == before

@@ -151,6 +151,14 @@ class GemmFormats:
     def exact(self) -> bool:
         return not self.operands and self.accumulation.fp32
 
+    def current(self) -> GemmFormats:
+        """With scales of the tensor itself in the place of delayed ones."""
+        operands = tuple(
+            (name, dataclasses.replace(one, scale="current") if isinstance(one, Scaled) else one)
+            for name, one in self.operands
+        )
+        return GemmFormats(operands, self.hadamard, self.accumulation)
+
     def only(self, operands: set[str]) -> GemmFormats:
         """With these operands alone, and without a format of accumulation."""
         kept = tuple(pair for pair in self.operands if pair[0] in operands)
@@ -169,7 +177,7 @@ def gemm_formats(given: Any, where: str = "gemm") -> GemmFormats:
     if isinstance(given, GemmFormats):
         return given
     if not isinstance(given, Mapping) or "format" in given:
-        given = dict.fromkeys(_PARTS, given)
+        given = dict.fromkeys(_PARTS, operand_format(given, where))
     short = {"input", "weight", "gradient"}
     unknown = sorted(set(given) - {*_PARTS, *short, *_OTHERS}, key=str)
     if unknown or (short & set(given) and set(_PARTS) & set(given)):

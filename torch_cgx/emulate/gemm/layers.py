@@ -23,6 +23,11 @@ def _rounding(inputs: Any, accumulation: Accumulation, seed: int) -> Rounding:
     return Rounding(formats, Clock(seed))
 
 
+def _check_bias(bias: object) -> None:
+    if not isinstance(bias, bool):
+        raise TypeError(f"bias={bias!r}; allowed: True, False (formats are inputs=...)")
+
+
 class QuantLinear(nn.Linear):
     """torch.nn.Linear whose GEMMs round, forward and both of its backward pass.
 
@@ -31,7 +36,8 @@ class QuantLinear(nn.Linear):
     seed: of stochastic formats, whose numbers are others in each forward pass of a training, and on
         each rank; layers with the same seed draw the same numbers.
 
-    The bias is added in the operands' type, and its gradient is exact.
+    The bias is added in the operands' type, and its gradient is exact. The amaxes of delayed scales
+    are copied and pickled with the layer; its state dict, which is a Linear's, lacks them.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class QuantLinear(nn.Linear):
         block: int = 64,
         seed: int = 0,
     ):
+        _check_bias(bias)
         rounding = _rounding(inputs, Accumulation(accumulate, kahan, order, block), seed)
         super().__init__(in_features, out_features, bias, device, dtype)
         self._rounding = rounding
@@ -91,6 +98,7 @@ class QuantConv2d(nn.Conv2d):
         block: int = 64,
         seed: int = 0,
     ):
+        _check_bias(bias)
         rounding = _rounding(inputs, Accumulation(accumulate, kahan, order, block), seed)
         super().__init__(
             *(in_channels, out_channels, kernel_size, stride, padding, dilation, groups),

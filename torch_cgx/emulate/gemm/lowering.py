@@ -38,7 +38,8 @@ def _columns(x: torch.Tensor, kernel: torch.Size, geometry: Geometry) -> torch.T
         x = x.unsqueeze(2)
     sizes = tuple(kernel) if len(kernel) == 2 else (1, *kernel)
     found = F.unfold(x, sizes, dilation, padding, stride)
-    return found.view(x.shape[0], geometry.groups, -1, found.shape[-1])
+    rows = found.shape[1] // geometry.groups  # explicit, as there may be no images
+    return found.view(x.shape[0], geometry.groups, rows, found.shape[-1])
 
 
 def _output_shape(x: torch.Tensor, kernel: torch.Size, geometry: Geometry) -> list[int]:
@@ -75,7 +76,8 @@ def lowered_backward(
     """
     kernel, groups = weight.shape[2:], geometry.groups
     rows = weight.reshape(groups, weight.shape[0] // groups, -1)
-    g = grad.reshape(x.shape[0], groups, weight.shape[0] // groups, -1).float()
+    outputs = grad[0, 0].numel() if grad.numel() else 0
+    g = grad.reshape(x.shape[0], groups, weight.shape[0] // groups, outputs).float()
     if which == 0:
         columns = product(number, rows.transpose(1, 2).float(), g)
         stride, padding, dilation = _flat(geometry)

@@ -22,8 +22,8 @@ _roundings: weakref.WeakValueDictionary[int, Rounding] = weakref.WeakValueDictio
 class Clock:
     """Counts forward passes of a training: random numbers of each are others. A pass ends where a
     layer is called again; layers that a checkpoint runs again in the backward pass, and calls in
-    evaluation mode, count for nothing: such a layer has the numbers of the last forward pass. Not
-    thread-safe.
+    evaluation mode without gradients, count for nothing: such a layer has the numbers of the last
+    forward pass. Not thread-safe.
     """
 
     def __init__(self, seed: int = 0):
@@ -68,7 +68,8 @@ def in_backward() -> bool:
 
 class Call(NamedTuple):
     """One forward pass of a layer, with its backward pass. number: of the Rounding. step: of the
-    model's forward pass. training: whether the layer trains. size: bytes of a value of its tensors,
+    model's forward pass. training: whether the layer
+    trains, or gradients are wanted. size: bytes of a value of its tensors,
     before they are widened for the product.
     """
 
@@ -152,9 +153,10 @@ def begin(number: int, training: bool) -> Call:
     """A layer's forward pass begins. In a compiled graph the step is 0: the operators ask for it
     when they run.
     """
+    counts = training or torch.is_grad_enabled()
     if torch.compiler.is_compiling():
-        return Call(number, 0, training)
-    return Call(number, rounding_of(number).begin(training), training)
+        return Call(number, 0, counts)
+    return Call(number, rounding_of(number).begin(counts), counts)
 
 
 def _same(formats: GemmFormats, one: str, other: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
 
 from torch_cgx.emulate._cast import cast
@@ -40,7 +42,8 @@ class Row(NamedTuple):
 
 
 class Blame:
-    """rows: sorted, the greatest error first. total: the error with the whole recipe at once."""
+    """rows: sorted, the greatest error first. total: the error with the whole recipe at once,
+    but for the optimizer's state."""
 
     def __init__(self, name: str, rows: list[Row], total: float):
         self.name, self.total = name, total
@@ -103,6 +106,7 @@ def blame(
     batch: the model's arguments: a tensor, a tuple, or a dict of named ones.
     recipe: as of `apply`. Its optimizer_state, which does not change a gradient, is left out; so
         are layers that first_last leaves exact: {..., "first_last": "cast"} shows them, too.
+        Delayed scales are those of the batch itself.
     loss: a function of the model's output that returns a tensor of one value. None: the output's
         "loss" if it has one, else the sum of outputs with fixed random weights.
     filter, seed: as of `apply`.
@@ -115,15 +119,46 @@ def blame(
     check_model(model)
     plan = make_plan(model, wanted)
     check_plan(plan)
+    plan = dataclasses.replace(plan, gemms=tuple((i, one, f.current()) for i, one, f in plan.gemms))
     gradient = Gradient(model, batch, loss)
+    if plan.empty or set(wanted.memory) == {"optimizer_state"} and not plan.gemms:
+        raise ValueError(
+            "the recipe casts the optimizer's state alone, which changes no gradient; allowed: "
+            "recipes with other tensors"
+        )
     rows = [
         Row(layer, kind, _error(model, gradient, wanted, piece))
         for layer, kind, piece in _pieces(plan)
     ]
-    rows += _weights(model, gradient, wanted) + _gradients(model, gradient, wanted)
-    name = str(wanted.recipe.get("name", "the recipe"))
-    total = _error(model, gradient, wanted, dataclasses.replace(plan, optimizer=False))
-    return Blame(name, rows, total)
+    weights, gradients = _weights(model, wanted), _gradients(wanted)
+    for name, one, values in weights:
+        with replaced(one, values):
+            rows.append(Row(name, "weights", gradient.error()))
+    for number, name in enumerate(gradient.names):
+        if gradients is not None and wanted.takes(name):
+            found = gradients(local(gradient.exact[name]), number)
+            rows.append(Row(name, "gradients", gradient.relative({name: found})))
+    return Blame(
+        str(wanted.recipe.get("name", "the recipe")),
+        rows,
+        _total(model, gradient, wanted, dataclasses.replace(plan, optimizer=False)),
+    )
+
+
+def _total(model: nn.Module, gradient: Gradient, wanted: Settings, plan: Plan) -> float:
+    """The error with all at once: weights are cast, then the model runs, then gradients are."""
+    with contextlib.ExitStack() as stack:
+        for _, one, values in _weights(model, wanted):
+            stack.enter_context(replaced(one, values))
+        if not plan.empty:
+            stack.enter_context(Emulation(model, None, wanted, plan))
+        now = gradient.now()
+    cast_gradient = _gradients(wanted)
+    if cast_gradient is not None:
+        for number, name in enumerate(now):
+            if wanted.takes(name):
+                now[name] = cast_gradient(local(now[name]), number)
+    return gradient.relative(now)
 
 
 def _error(model: nn.Module, gradient: Gradient, wanted: Settings, plan: Plan) -> float:
@@ -151,8 +186,8 @@ def _pieces(plan: Plan) -> Any:
                 yield one.name, kind, Plan(outputs=((index, kept_one),))
 
 
-def _weights(model: nn.Module, gradient: Gradient, wanted: Settings) -> list[Row]:
-    """Of weights as the optimizer would leave them."""
+def _weights(model: nn.Module, wanted: Settings) -> list[tuple[str, nn.Parameter, torch.Tensor]]:
+    """Parameters with the values that the optimizer would leave."""
     format = wanted.memory.get("weights")
     if format is None:
         return []
@@ -161,31 +196,21 @@ def _weights(model: nn.Module, gradient: Gradient, wanted: Settings) -> list[Row
         for module in model.modules()
         for one in module.parameters(recurse=False)
     }
-    rows = []
-    for number, (name, one) in enumerate(model.named_parameters()):
-        if not wanted.takes(name) or classes.get(id(one), set()) & set(format.excepted):
-            continue
-        values = cast(one.detach(), format.format, seed=wanted.seed, number=number)
-        with replaced(one, values):
-            rows.append(Row(name, "weights", gradient.error()))
-    return rows
+    return [
+        (name, one, cast(one.detach(), format.format, seed=wanted.seed, number=number))
+        for number, (name, one) in enumerate(model.named_parameters())
+        if wanted.takes(name) and not classes.get(id(one), set()) & set(format.excepted)
+    ]
 
 
-def _gradients(model: nn.Module, gradient: Gradient, wanted: Settings) -> list[Row]:
-    """Of gradients as the optimizer would get them."""
+def _gradients(wanted: Settings) -> Callable[[torch.Tensor, int], torch.Tensor] | None:
+    """A function of a gradient and its number: as the optimizer would get it."""
     format = wanted.memory.get("gradients")
     if format is None:
-        return []
+        return None
     from torch_cgx._format_sums import FormatSum
 
-    rows = []
-    for number, name in enumerate(gradient.names):
-        if not wanted.takes(name):
-            continue
-        exact = local(gradient.exact[name])
-        if format.aps:
-            found = FormatSum(format.format, aps=True).run([exact], number)
-        else:
-            found = cast(exact, format.format, seed=wanted.seed, number=number)
-        rows.append(Row(name, "gradients", gradient.relative({name: found})))
-    return rows
+    if format.aps:
+        total = FormatSum(format.format, aps=True)
+        return lambda gradient, number: total.run([gradient], number)
+    return lambda gradient, number: cast(gradient, format.format, seed=wanted.seed, number=number)

@@ -33,7 +33,7 @@ class Choice:
     def __init__(
         self,
         layers: dict[str, str],
-        formats: Mapping[str, GemmFormats | None],
+        candidates: Mapping[str, Any],
         bits: float,
         error: float,
         rows: list[list[str]],
@@ -43,9 +43,7 @@ class Choice:
         self.recipe: dict[str, Any] = {
             "name": f"chosen, {bits:.3g} bits",
             "source": "emulate.choose",
-            "layers": {
-                f"^{re.escape(name)}$": formats[one] or "exact" for name, one in layers.items()
-            },
+            "layers": {f"^{re.escape(name)}$": candidates[one] for name, one in layers.items()},
         }
 
     def table(self) -> str:
@@ -72,7 +70,8 @@ def choose(
 ) -> Choice:
     """Formats of the operands of each GEMM layer, so that the error of the gradient is least within
     a budget. Each layer is cast alone with each candidate: one forward and backward pass each. The
-    errors' squares are taken to add up; `torch_cgx._policy.budget` solves the rest.
+    errors' squares are taken to add up; the rest is a knapsack with one candidate for each layer,
+    which the solver of `AdaptiveBits` solves.
 
     batch, loss, filter, seed: as of `blame`.
     candidates: at least two, of names of formats or recipes (whose "gemm" counts), formats, dicts
@@ -84,6 +83,10 @@ def choose(
     formats, or as of `blame`.
     """
     named = _candidates(candidates)
+    formats_of = {
+        name: None if one == "exact" else gemm_formats(one, f"candidates[{name!r}]").current()
+        for name, one in named.items()
+    }
     ok = isinstance(budget_bits, (int, float)) and not isinstance(budget_bits, bool)
     if not ok or not 0 < budget_bits < float("inf"):
         raise ValueError(f"budget_bits={budget_bits!r}; allowed: finite numbers above 0")
@@ -97,7 +100,7 @@ def choose(
     for index, target, _ in plan.gemms:
         measured = [
             _measure(model, gradient, wanted, (index, target, formats), sizes[target.name])
-            for formats in named.values()
+            for formats in formats_of.values()
         ]
         costs.append([cost for cost, _ in measured])
         errors.append([error**2 for _, error in measured])
@@ -115,24 +118,24 @@ def choose(
     return Choice(layers, named, spent / values, total, rows)
 
 
-def _candidates(given: Any) -> dict[str, GemmFormats | None]:
+def _candidates(given: Any) -> dict[str, Any]:
+    """By name: formats or dicts of a recipe's "gemm", and "exact"."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(
             f"candidates={given!r}; allowed: a list of formats, names and dicts, or a dict"
         )
     pairs = given.items() if isinstance(given, Mapping) else [(None, one) for one in given]
-    found: dict[str, GemmFormats | None] = {}
+    found: dict[str, Any] = {}
     for key, one in pairs:
-        name = str(
-            key if key is not None else one.get("name", one) if isinstance(one, dict) else one
-        )
-        found[name] = None if one == "exact" or one is None else _gemm(name, one)
+        own = one.get("name", one) if isinstance(one, Mapping) else one
+        name = str(own if key is None else key)
+        found[name] = "exact" if one == "exact" or one is None else _gemm(name, one)
     if len(found) < 2:
         raise ValueError(f"candidates={given!r}; allowed: at least two different ones")
     return found
 
 
-def _gemm(name: str, one: Any) -> GemmFormats:
+def _gemm(name: str, one: Any) -> Any:
     if isinstance(one, str) and one.lower() not in presets():
         one = recipe(one)
     if isinstance(one, Mapping) and ({"name", "source"} & set(one)):
@@ -141,7 +144,7 @@ def _gemm(name: str, one: Any) -> GemmFormats:
                 f"the candidate {name!r} has no formats of GEMMs; allowed: ones that do"
             )
         one = one["gemm"]
-    return gemm_formats(one, f"candidates[{name!r}]")
+    return one
 
 
 def _sizes(
@@ -150,10 +153,11 @@ def _sizes(
     """Values of the input, weight and gradient of each layer that the batch reaches."""
     with Emulation(model, None, wanted, plan) as emulation:
         gradient.error()
-        rows = emulation.ledger().rows
+        totals = emulation.totals()
     found: dict[str, dict[str, int]] = {}
-    for row in rows:
-        found.setdefault(row.layer, {})[row.tensor.rpartition(".")[2]] = row.values
+    for name, values in totals.items():
+        layer, _, tensor = name.rpartition("/")
+        found.setdefault(layer, {})[tensor.rpartition(".")[2]] = values
     return found
 
 

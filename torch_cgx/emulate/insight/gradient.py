@@ -54,10 +54,14 @@ class Gradient:
         pairs = zip(named, found, strict=True)
         return {name: grad.detach() for name, grad in pairs if grad is not None}
 
+    def now(self) -> dict[str, torch.Tensor]:
+        """The gradient as the model is now."""
+        found = self._compute()
+        return {name: found[name] for name in self.exact}
+
     def error(self) -> float:
         """Of the gradient as the model is now: relative L2, infinite if a value is not finite."""
-        now = self._compute()
-        return self.relative({name: now[name] for name in self.exact})
+        return self.relative(self.now())
 
     def relative(self, now: Mapping[str, torch.Tensor]) -> float:
         """Of a gradient, in which parameters without an entry are exact."""
@@ -87,9 +91,14 @@ def _value(output: Any, loss: Loss | None) -> torch.Tensor:
         value = getattr(output, "loss", None) if value is None else value
         if value is None:
             value = _weighted(output)
-    if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
+    if isinstance(value, torch.Tensor) and not value.requires_grad:
+        raise ValueError(
+            "the loss requires no gradient; allowed: a model with parameters that require one, "
+            "outside of torch.inference_mode()"
+        )
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
         what = type(value).__name__ if not isinstance(value, torch.Tensor) else tuple(value.shape)
-        raise ValueError(f"the loss is {what}; allowed: a tensor of one value with a gradient")
+        raise ValueError(f"the loss is {what}; allowed: a tensor of one value")
     return value.sum()
 
 

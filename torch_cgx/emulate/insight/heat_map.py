@@ -81,7 +81,14 @@ def table(
     found: dict[str, dict[int, float]] = {}
     kinds: dict[str, None] = {}  # in order
     steps: set[int] = set()
+    if not isinstance(records, Iterable):
+        raise TypeError(
+            f"records is of type {type(records).__name__}; allowed: a list of records (dicts), or "
+            "the path of a log; FormatMonitor makes them of an emulation"
+        )
     for record in records:
+        if not isinstance(record, Mapping):
+            raise TypeError(f"records has {record!r}; allowed: dicts with step and formats")
         formats = record.get("formats") or {}
         if formats:
             steps.add(record["step"])

@@ -104,6 +104,10 @@ class Emulation:
     def layers(self) -> dict[str, str]:
         return {site.name: str(site.formats) for site, _, _ in self._sites}
 
+    def totals(self) -> dict[str, int]:
+        """Values of all casts so far, by "LAYER/TENSOR"."""
+        return dict(self._notes.total)
+
     @property
     def measure(self) -> bool:
         """Whether casts also count what happens to values: may be set between steps."""
@@ -111,6 +115,8 @@ class Emulation:
 
     @measure.setter
     def measure(self, value: bool) -> None:
+        if value and not self._active:
+            raise RuntimeError("this emulation has been removed: nothing is cast any more")
         if value and not self._notes.measure:
             self._notes.records = {}
         self._notes.measure = bool(value)
@@ -311,8 +317,7 @@ def apply(
     check_model(model)
     plan = make_plan(model, wanted)
     check_plan(plan)
-    if plan.optimizer:
-        _check_optimizer(model, optimizer, wanted)
+    _check_optimizer(model, optimizer, wanted, plan.optimizer)
     if plan.left:
         warn(f"cgx: emulate.apply leaves GEMMs inside of these modules exact: {named(plan.left)}")
     return Emulation(model, optimizer, wanted, plan)
@@ -355,10 +360,11 @@ def _with_hooks(optimizer: Any) -> torch.optim.Optimizer | None:
     return found
 
 
-def _check_optimizer(model: nn.Module, optimizer: Any, wanted: Settings) -> None:
+def _check_optimizer(model: nn.Module, optimizer: Any, wanted: Settings, used: bool) -> None:
+    """used: the settings have formats of what an optimizer steps."""
     parameters = {id(one): name for name, one in model.named_parameters()}
     for name, one in model.named_parameters():
-        if one.is_complex() and wanted.takes(name):
+        if used and one.is_complex() and wanted.takes(name):
             raise TypeError(
                 f"{name} is {one.dtype}; allowed with formats of weights, gradients or optimizer "
                 "state: floating-point types, or filter= without it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils import _pytree
 
 from torch_cgx.emulate._format import Format
 from torch_cgx.emulate.gemm.operand import Key, cast_along
-from torch_cgx.emulate.gemm.rounding import Clock
+from torch_cgx.emulate.gemm.rounding import Clock, in_backward
 from torch_cgx.emulate.training.notes import Notes
 
 _MARK = "_cgx_stored"  # of a result: its version when it was cast
@@ -43,15 +44,21 @@ class Place:
         if format is None:
             return x
         index = (self._index * 64 + number) * 2 + (kind == "gradient_maps")
-        key = Key(self.clock.seed, step, index)
+        key = Key(self.clock.rank_seed, step, index)
         found = cast_along(x, format, -1, key, self._notes.measure)
-        self._notes.note(self.name, kind, x, format, -1, found.statistics)
+        if kind == "gradient_maps" or not in_backward():  # else a checkpoint's repetition
+            self._notes.note(self.name, kind, x, format, -1, found.statistics, step)
         return found.values
 
     def store(self, output: Any, training: bool) -> Any:
         """A module's output with its tensors cast, but for those that are results of a cast, or
         views of one, and those of one value without dimensions, as losses are.
         """
+        if dataclasses.is_dataclass(output) and _pytree.tree_is_leaf(output):
+            names = [one.name for one in dataclasses.fields(output) if one.init]
+            changed = self.store({name: getattr(output, name) for name in names}, training)
+            replace: Any = dataclasses.replace
+            return replace(output, **changed)
         wanted = [
             one
             for one in _pytree.tree_leaves(output)
@@ -59,7 +66,7 @@ class Place:
         ]
         if not wanted:
             return output
-        step = self.clock.begin(self._index, training)
+        step = self.clock.begin(self._index, training or torch.is_grad_enabled())
         results: dict[int, torch.Tensor] = {}
         for one in wanted:
             if id(one) not in results:

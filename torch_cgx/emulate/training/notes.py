@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
@@ -14,7 +15,8 @@ from torch_cgx.emulate.gemm.operand import total_bits
 
 @dataclasses.dataclass
 class Entry:
-    """The last cast of one tensor. layer, tensor: as "blocks.0.up" and "forward.input", or
+    """The casts of one tensor in its last step; of a layer that is called several times in a
+    forward pass, those of its last call. layer, tensor: as "blocks.0.up" and "forward.input", or
     "fc.weight" and "optimizer_state.exp_avg". before, after: bits of all of it, scales included.
     """
 
@@ -32,7 +34,10 @@ class Notes:
         self.measure = False
         self.records: dict[str, dict[str, float]] = {}
         self.entries: dict[str, Entry] = {}
-        self._seen: dict[str, tuple[torch.Size, int]] = {}
+        self.total: dict[str, int] = {}
+        """Values of all casts so far, by the names of entries."""
+        self._counted: dict[str, tuple[Any, float, float]] = {}
+        self._steps: dict[str, int] = {}
 
     def note(
         self,
@@ -42,21 +47,23 @@ class Notes:
         format: OperandFormat,
         axis: int,
         statistics: Statistics | None,
+        step: int,
         size: int | None = None,
     ) -> None:
-        """x: before the cast. size: bytes of a value in memory; None: of x's."""
+        """x: before the cast. step: casts of the same one belong together, as those of three
+        projections in an attention. size: bytes of a value in memory; None: of x's.
+        """
         name = f"{layer}/{tensor}"
-        kind = (x.shape, size or x.element_size())
-        changed = self._seen.get(name) != kind
-        by_values = statistics is not None and isinstance(format, ZScore)
-        if changed or by_values:
-            self._seen[name] = kind
-            counted = x if by_values else torch.empty(x.shape, dtype=x.dtype, device="meta")
-            after = _bits(format, counted, axis)
-            before = 8.0 * (size or x.element_size()) * x.numel()
-            self.entries[name] = Entry(layer, tensor, x.numel(), before, after)
+        before, after = self._count(name, x, format, axis, statistics is not None, size)
+        if self._steps.get(name) != step:
+            self._steps[name] = step
+            self.entries[name] = Entry(layer, tensor, 0, 0.0, 0.0)
+        entry = self.entries[name]
+        entry.values += x.numel()
+        entry.before += before
+        entry.after += after
+        self.total[name] = self.total.get(name, 0) + x.numel()
         if statistics is not None:
-            entry = self.entries[name]
             self.records[name] = {
                 "underflowed": statistics.underflowed,
                 "saturated": statistics.saturated,
@@ -64,6 +71,26 @@ class Notes:
                 "amax": statistics.amax,
                 "bits": entry.after / max(entry.values, 1),
             }
+
+    def _count(
+        self,
+        name: str,
+        x: torch.Tensor,
+        format: OperandFormat,
+        axis: int,
+        measured: bool,
+        size: int | None,
+    ) -> tuple[float, float]:
+        """Bits before and after; SmaQ's are counted anew where values are measured."""
+        by_values = measured and isinstance(format, ZScore)
+        kind = (x.shape, size, x.dtype, format, axis)
+        known = self._counted.get(name)
+        if known is not None and known[0] == kind and not by_values:
+            return known[1:]
+        counted = x if by_values else torch.empty(x.shape, dtype=x.dtype, device="meta")
+        before = 8.0 * (size or x.element_size()) * x.numel()
+        self._counted[name] = (kind, before, _bits(format, counted, axis))
+        return self._counted[name][1:]
 
 
 def _bits(format: OperandFormat, x: torch.Tensor, axis: int) -> float:

@@ -50,6 +50,7 @@ class OptimizerHooks:
                 torch_optimizer.register_optimizer_step_pre_hook(pre),
                 torch_optimizer.register_optimizer_step_post_hook(post),
             ]
+            weakref.finalize(model, _remove, self._handles)
         else:
             self._handles = [
                 optimizer.register_step_pre_hook(pre),
@@ -60,8 +61,7 @@ class OptimizerHooks:
         return self
 
     def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        _remove(self._handles)
 
     def _format(self, kind: str) -> MemoryFormat | None:
         return self._settings.memory.get(kind)
@@ -139,7 +139,7 @@ class OptimizerHooks:
         statistics = found.statistics
         if statistics is not None:
             statistics = _in_units_of(statistics, grad)
-        self._notes.note(one.name, "gradients", grad, wanted.format, -1, statistics)
+        self._notes.note(one.name, "gradients", grad, wanted.format, -1, statistics, self.step)
         grad.copy_(shift.undone(found.values))
         return None
 
@@ -147,6 +147,8 @@ class OptimizerHooks:
         """Casts weights and state. TypeError: a part of the state is no floating-point tensor;
         then neither is changed.
         """
+        if not any(True for _ in self._parameters(optimizer)):
+            return  # another model's optimizer
         if any(self._format(kind) is not None for kind in ("weights", "optimizer_state")):
             infinite = getattr(optimizer, "found_inf", None)
             if infinite is None or not bool(infinite):  # else the step has changed nothing
@@ -173,7 +175,7 @@ class OptimizerHooks:
     def _cast(self, one: _Parameter, tensor: str, x: torch.Tensor, format: Format) -> None:
         """In place."""
         found = cast_along(x, format, -1, self._key(one, tensor), self._notes.measure)
-        self._notes.note(one.name, tensor, x, format, -1, found.statistics)
+        self._notes.note(one.name, tensor, x, format, -1, found.statistics, self.step)
         x.copy_(found.values)
 
     def _key(self, one: _Parameter, tensor: str) -> Key:
@@ -181,6 +183,11 @@ class OptimizerHooks:
         place = KINDS.index(tensor) if tensor in KINDS else hash_of(tensor)
         seed = (self._settings.seed + (shard_of(one.tensor) << 32)) % 2**64
         return Key(seed, self.step, _FIRST + one.index * 4096 + place)
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
 
 
 @dataclasses.dataclass

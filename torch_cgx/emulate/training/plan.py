@@ -56,6 +56,7 @@ def make_plan(model: nn.Module, settings: Settings) -> Plan:
             f"filter={settings.filter.pattern!r} matches no {what}; allowed: what finds one of "
             f"{_some(names)}"
         )
+    _check_classes(model, settings)
     gemms, exact = _gemms(model, settings)
     outputs = _outputs(model, settings)
     others = [one for one in left(model) if settings.takes(one[0])]
@@ -75,6 +76,17 @@ def make_plan(model: nn.Module, settings: Settings) -> Plan:
             f"matches no layer with a GEMM; allowed: what finds one of {_some(every)}"
         )
     return plan
+
+
+def _check_classes(model: nn.Module, settings: Settings) -> None:
+    weights = settings.memory.get("weights")
+    known = {cls.__name__ for module in model.modules() for cls in type(module).__mro__}
+    for name in () if weights is None else weights.excepted:
+        if name not in known and not hasattr(nn, name):
+            raise ValueError(
+                f"weights: except has {name!r}; allowed: names of classes of torch.nn and of the "
+                "model's modules"
+            )
 
 
 def named(others: Sequence[tuple[str, str]]) -> str:

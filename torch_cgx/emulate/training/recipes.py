@@ -173,8 +173,16 @@ def recipe(name: str) -> Recipe:
             if match := pattern.fullmatch(known):
                 first, second = (int(one) for one in match.groups() if one is not None)
                 return make(first, second)
+    hint = ""
+    if isinstance(name, str) and ("-" in name or "+" in name):
+        hint = (
+            "; names with parts and options are emulate.compare's, without(recipe, part) a function"
+        )
+    elif isinstance(name, Format) or (isinstance(name, str) and name.lower() in presets()):
+        hint = "; gemm= takes a format"
     raise ValueError(
         f"recipe={name!r}; allowed: {', '.join(_RECIPES)}, cpd(E,M), smaq(MAIN,OUTLIER), or a dict"
+        f"{hint}"
     )
 
 
@@ -188,7 +196,9 @@ def without(given: Recipe, part: str) -> Recipe:
         raise TypeError(f"the recipe is of type {type(given).__name__}; allowed: a dict")
     changed: Recipe
     if part == "first_last":
-        changed = {**copy.deepcopy(given), "first_last": "cast"}
+        changed = copy.deepcopy(given)
+        if "gemm" in given or "layers" in given:
+            changed["first_last"] = "cast"
     elif part in MEMORY:
         changed = {key: copy.deepcopy(one) for key, one in given.items() if key != part}
     elif part in _PLAIN:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torch_cgx.emulate.gemm.formats import GemmFormats
-from torch_cgx.emulate.gemm.rounding import Call, Clock, Rounding
+from torch_cgx.emulate.gemm.rounding import Call, Clock, Rounding, in_backward
 from torch_cgx.emulate.training.notes import Notes
 
 
@@ -26,5 +26,7 @@ class Site(Rounding):
     def cast(self, x: torch.Tensor, operand: str, axis: int, call: Call) -> torch.Tensor:
         found = self._cast(x, operand, axis, call, self._notes.measure)
         format = self.formats.by_name[operand]
-        self._notes.note(self.name, operand, x, format, axis, found.statistics, call.size)
+        if not (operand.startswith("forward") and in_backward()):  # a checkpoint's repetition
+            statistics = found.statistics
+            self._notes.note(self.name, operand, x, format, axis, statistics, call.step, call.size)
         return found.values
