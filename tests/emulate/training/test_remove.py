@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import io
 import pickle
 import weakref
@@ -271,7 +272,7 @@ def test_a_model_is_emulated_once(first, second, part):
 
 
 def test_global_hooks_go_with_the_model():
-    hooks = torch.optim.optimizer._global_optimizer_pre_hooks
+    hooks = importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
     before = len(hooks)
     model = nn.Linear(4, 4)
     emulate.apply(model, weights="bf16")
