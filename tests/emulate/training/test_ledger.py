@@ -255,6 +255,24 @@ def test_one_table_with_what_compress_saved_keeps(way):
     assert both.bits == plain.bits and "saved" not in str(plain)
 
 
+def test_evaluations_do_not_add_up():
+    """Each is a pass of its own, as each step of a training is."""
+    model = nn.Sequential(nn.MultiheadAttention(8, 2), nn.Linear(8, 8))
+    model.forward = lambda x, y: model[1](model[0](x, y, y)[0])
+    emulation = emulate.apply(model, recipe="mxfp8", first_last="cast", activations="bf16")
+    x, y = torch.randn(2, 3, 4, 8)
+    found = []
+    for _ in range(3):
+        model.train()(x, y).sum().backward()
+        found.append({r.tensor: r.values for r in emulation.ledger().rows if r.layer != "1"})
+        with torch.no_grad():
+            for _ in range(3):
+                model.eval()(x, y)
+        found.append({r.tensor: r.values for r in emulation.ledger().rows if r.layer != "1"})
+    assert all(one == found[0] for one in found)
+    assert emulation.ledger().rows[0].values == 3 * 3 * 4 * 8  # query, key and value
+
+
 def test_other_things_than_saved_tensors():
     emulation = emulate.apply(mlp(), recipe="mxfp8")
     with pytest.raises(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from tests.emulate.training.models import equal, gradients, images, mlp, net, snapshot, step
 from torch_cgx import emulate
@@ -124,6 +125,16 @@ def test_nothing_keeps_a_model_but_its_handle():
     del emulation, model
     gc.collect()
     assert gone() is None
+
+
+def test_hooks_of_all_optimizers_end_with_the_model():
+    before = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
+    model = mlp()
+    emulate.apply(model, recipe="cpd43")
+    assert len(_global_optimizer_pre_hooks) == before[0] + 1
+    del model
+    gc.collect()
+    assert (len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)) == before
 
 
 @pytest.mark.parametrize("recipe", ["mxfp8", "smaq68"])

@@ -30,6 +30,8 @@ class Clock:
         self.seed = seed
         self.step = 0
         self._seen: set[int] = set()
+        self._evaluations = 0
+        self._evaluated: set[int] = set()
 
     @property
     def rank_seed(self) -> int:
@@ -39,12 +41,19 @@ class Clock:
 
     def begin(self, layer: int, training: bool) -> int:
         """A layer's forward pass begins: the number of the model's."""
-        if training and not in_backward():
-            if layer in self._seen:
-                self.step += 1
-                self._seen.clear()
-            self._seen.add(layer)
+        if in_backward():
+            return self.step
+        seen = self._seen if training else self._evaluated
+        if layer in seen:
+            self.step += training
+            self._evaluations += not training
+            seen.clear()
+        seen.add(layer)
         return self.step
+
+    def occasion(self, step: int, training: bool) -> int:
+        """What tells a forward pass from others, evaluations included."""
+        return step if training else -1 - self._evaluations
 
     @property
     def next_step(self) -> int:

@@ -34,6 +34,7 @@ class Place:
         self.name, self.clock, self._notes = name, clock, notes
         self._formats = {"activations": activations, "gradient_maps": gradient_maps}
         self._index = _FIRST + index
+        self._occasion = 0  # of the last forward pass
 
     def __deepcopy__(self, memo: object) -> Place:
         return self
@@ -47,7 +48,8 @@ class Place:
         key = Key(self.clock.rank_seed, step, index)
         found = cast_along(x, format, -1, key, self._notes.measure)
         if kind == "gradient_maps" or not in_backward():  # else a checkpoint's repetition
-            self._notes.note(self.name, kind, x, format, -1, found.statistics, step)
+            occasion = step if kind == "gradient_maps" else self._occasion
+            self._notes.note(self.name, kind, x, format, -1, found.statistics, occasion)
         return found.values
 
     def store(self, output: Any, training: bool) -> Any:
@@ -66,7 +68,9 @@ class Place:
         ]
         if not wanted:
             return output
-        step = self.clock.begin(self._index, training or torch.is_grad_enabled())
+        counts = training or torch.is_grad_enabled()
+        step = self.clock.begin(self._index, counts)
+        self._occasion = self.clock.occasion(step, counts)
         results: dict[int, torch.Tensor] = {}
         for one in wanted:
             if id(one) not in results:

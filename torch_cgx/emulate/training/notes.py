@@ -37,7 +37,7 @@ class Notes:
         self.total: dict[str, int] = {}
         """Values of all casts so far, by the names of entries."""
         self._counted: dict[str, tuple[Any, float, float]] = {}
-        self._steps: dict[str, int] = {}
+        self._occasions: dict[str, int] = {}
 
     def note(
         self,
@@ -47,16 +47,16 @@ class Notes:
         format: OperandFormat,
         axis: int,
         statistics: Statistics | None,
-        step: int,
+        occasion: int,
         size: int | None = None,
     ) -> None:
-        """x: before the cast. step: casts of the same one belong together, as those of three
+        """x: before the cast. occasion: casts of the same one belong together, as those of three
         projections in an attention. size: bytes of a value in memory; None: of x's.
         """
         name = f"{layer}/{tensor}"
         before, after = self._count(name, x, format, axis, statistics is not None, size)
-        if self._steps.get(name) != step:
-            self._steps[name] = step
+        if self._occasions.get(name) != occasion:
+            self._occasions[name] = occasion
             self.entries[name] = Entry(layer, tensor, 0, 0.0, 0.0)
         entry = self.entries[name]
         entry.values += x.numel()

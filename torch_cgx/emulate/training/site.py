@@ -27,6 +27,7 @@ class Site(Rounding):
         found = self._cast(x, operand, axis, call, self._notes.measure)
         format = self.formats.by_name[operand]
         if not (operand.startswith("forward") and in_backward()):  # a checkpoint's repetition
-            statistics = found.statistics
-            self._notes.note(self.name, operand, x, format, axis, statistics, call.step, call.size)
+            occasion = self.clock.occasion(call.step, call.training)
+            noted = (found.statistics, occasion, call.size)
+            self._notes.note(self.name, operand, x, format, axis, *noted)
         return found.values
