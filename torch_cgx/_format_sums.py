@@ -50,7 +50,7 @@ class FormatSum:
         total = torch.zeros_like(given[0])
         if not self.aps:
             return add(total, given, caster)
-        shift = _Shift(self.format, given, ranks)
+        shift = Shift(self.format, given, ranks)
         # One at a time: hundreds of copies may not fit the memory.
         return shift.undone(add(total, (caster(shift.applied(one)) for one in given), caster))
 
@@ -60,7 +60,7 @@ class FormatSum:
         total = torch.zeros_like(given[0])
         if not self.aps:
             return _plain_sum(total, (caster(one) for one in given), caster)
-        shift = _Shift(self.format, given, self.node)
+        shift = Shift(self.format, given, self.node)
         scaled = (caster(shift.applied(one)) for one in given)
         return shift.undone(_plain_sum(total, scaled, caster))
 
@@ -92,7 +92,7 @@ class _Caster:
         return cast(values, self._format, out, step=self._step, number=number)
 
 
-class _Shift:
+class Shift:
     """The shift of float32 tensors that `count` of them share."""
 
     def __init__(self, format: Format, tensors: Sequence[torch.Tensor], count: int):

@@ -66,7 +66,7 @@ def cast(
     if not isinstance(statistics, bool):
         raise TypeError(f"statistics={statistics!r}, allowed: True, False")
     key = [
-        _word(name, value) for name, value in (("seed", seed), ("step", step), ("number", number))
+        word_of(name, value) for name, value in (("seed", seed), ("step", step), ("number", number))
     ]
     if is_dtensor(x):
         take_dtensors(x, check_format(format))
@@ -151,7 +151,7 @@ def _check_arguments(x: object, out: object) -> None:
         )
 
 
-def _word(name: str, value: object) -> int:
+def word_of(name: str, value: object) -> int:
     """As operators take it: a signed integer of the same 64 bits."""
     if isinstance(value, bool) or not isinstance(value, int):
         if isinstance(value, torch.SymInt):

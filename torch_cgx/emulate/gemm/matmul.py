@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_cgx._constant import constant
-from torch_cgx.emulate._cast import _word
+from torch_cgx.emulate._cast import word_of
 from torch_cgx.emulate.gemm.formats import OPERANDS, GemmFormats, Scaled, gemm_formats
 from torch_cgx.emulate.gemm.linear import autocast, widened
 from torch_cgx.emulate.gemm.operand import Key, cast_along
@@ -49,7 +49,7 @@ def matmul(
     else:
         how = _number(inputs, Accumulation(accumulate, kahan, order, **chosen))
     _check(a, b)
-    key = (_word("seed", seed), _word("step", step))
+    key = (word_of("seed", seed), word_of("step", step))
     if not torch.is_autocast_enabled(a.device.type):
         return _matmul(a, b, how, key)
     dtype = torch.get_autocast_dtype(a.device.type)

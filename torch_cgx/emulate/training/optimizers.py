@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
-from torch_cgx._format_sums import _Shift as Shift
+from torch_cgx._format_sums import Shift
 from torch_cgx.activations.saved.modules import is_running
 from torch_cgx.emulate._dtensor import is_dtensor
 from torch_cgx.emulate._format import Format
