@@ -99,7 +99,14 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def _nodes(text: str) -> int | str:
-    return text if re.fullmatch(r"[1-9]\d*x[1-9]\d*", text) else at_least(1)(text)
+    if re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
+        return text
+    try:
+        return at_least(1)(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}; allowed: integers from 1, or two of them as 8x32"
+        ) from None
 
 
 def _names(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import math
 import sys
 
 import pytest
+import torch
 
 from tests.emulate.comparison import toy
 from torch_cgx import emulate
@@ -114,7 +115,7 @@ def test_a_comparison_twice_is_the_same(tmp_path, capsys):
     assert len(lines) == 8 and lines[1].startswith("seed 0, bf16: loss ")
     assert lines[-1].endswith("; 8 of 8)")
     # All is there: the same table, times included, and nothing is trained.
-    third = compare(dataclasses.replace(toy.task(), loss=int), RECIPES, seeds=2, out=tmp_path)
+    third = compare(dataclasses.replace(toy.task(), validate=int), RECIPES, seeds=2, out=tmp_path)
     assert third == second and capsys.readouterr().err == ""
 
 
@@ -201,3 +202,26 @@ def test_a_recipe_that_does_not_fit_is_found_before_anything_is_trained(tmp_path
 
 def test_the_public_names():
     assert emulate.compare is compare and emulate.Comparison is Comparison
+
+
+@pytest.mark.parametrize("what", ["model", "optimizer", "batch", "loss", "rate", "clip"])
+def test_results_of_another_task_of_that_name_are_refused(tmp_path, what):
+    """The user's code has changed since: equal names and counts do not make equal tasks."""
+    first, changes = toy.task(), {}
+    if what == "model":
+        changes["model"] = lambda: torch.nn.Sequential(first.model(), torch.nn.Linear(2, 2))
+    elif what == "optimizer":
+        changes["optimizer"] = lambda model: torch.optim.SGD(model.parameters(), lr=0.123)
+    elif what == "batch":
+        changes["batch_of"] = lambda *key: tuple(one.flip(0) for one in first.batch_of(*key))
+    elif what == "loss":
+        changes["loss"] = lambda model, batch: 2 * first.loss(model, batch)
+    elif what == "rate":
+        changes["rate"] = lambda step, steps: 0.5
+    else:
+        changes["clip"] = 0.25
+    compare(first, ["bf16"], seeds=1, steps=2, out=tmp_path, progress=False)
+    compare(toy.task(), ["bf16"], seeds=1, steps=2, out=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=f"other settings.*{what}"):
+        other = dataclasses.replace(first, **changes)
+        compare(other, ["bf16"], seeds=1, steps=2, out=tmp_path, progress=False)

@@ -97,3 +97,17 @@ def test_bits_of_sums():
     _, plain, shifted = resolve(["cpd43", "cpd30+aps"])
     assert plain.sum_bits(shapes) == 8
     assert shifted.sum_bits(shapes) == 4 + 2 * 32 / 64
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        ({"gradients": {"format": "e5m2", "aps": True, "apx": 3}}, "recipe a: gradients has"),
+        ({"gradients": {"aps": True}}, "recipe a: gradients has the keys aps"),
+        ({"gradients": {"format": "zzz", "aps": False}}, "recipe a: gradients: format is 'zzz'"),
+        ({"gem": "mxfp4"}, "recipe a: the recipe has the key 'gem'"),
+    ],
+)
+def test_dicts_are_checked_as_apply_does(given, text):
+    with pytest.raises(ValueError, match=text):
+        resolve({"a": given})

@@ -141,3 +141,24 @@ def test_tasks_of_the_package(tmp_path):
     assert _size(digits) == 151_306
     assert digits.batch_of(0, 0, 5)[0].shape == (5, 1, 8, 8)
     assert 2.2 < digits.validate(digits.model())["loss"] < 2.4
+
+
+@pytest.mark.parametrize(
+    "train, error, text",
+    [
+        ((torch.zeros(90, 4), torch.zeros(100)), ValueError, r"train has tensors of \[90, 100\]"),
+        ([torch.zeros(9, 4), torch.zeros(9)], TypeError, "train is of type list; allowed: a tuple"),
+        (torch.zeros(9, 4), TypeError, "train is of type Tensor"),
+        (
+            torch.utils.data.DataLoader([(torch.zeros(4), 1)]),
+            TypeError,
+            "train is of type DataLoader; allowed: .*as loader.dataset",
+        ),
+    ],
+)
+def test_samples_that_are_refused(train, error, text):
+    good = (torch.zeros(9, 4), torch.zeros(9))
+    with pytest.raises(error, match=text):
+        Task.supervised(lambda: torch.nn.Linear(4, 2), train, good)
+    with pytest.raises(TypeError, match="model is a Linear; allowed: a function"):
+        Task.supervised(torch.nn.Linear(4, 2), good, good)

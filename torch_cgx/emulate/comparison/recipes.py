@@ -11,6 +11,7 @@ import torch
 
 from torch_cgx._format_sums import FormatSum, make
 from torch_cgx.emulate._format import Format
+from torch_cgx.emulate.training.settings import settings
 
 REFERENCE = "fp32"
 OPTIONS = ("aps", "kahan")
@@ -70,6 +71,10 @@ def _resolved(name: Any, given: Any) -> Recipe:
         given, options = _named(given.strip())
     if not isinstance(given, Mapping):
         raise TypeError(f"the recipe {name} is of type {type(given).__name__}; allowed: a dict")
+    try:
+        settings(given, {}, None, 0)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"recipe {name}: {error}") from None
     return _parted(name, dict(given), options)
 
 

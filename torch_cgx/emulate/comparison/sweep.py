@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_cgx.emulate.comparison.comparison import Comparison
+from torch_cgx.emulate.comparison.fingerprint import fingerprint
 from torch_cgx.emulate.comparison.generators import kept
 from torch_cgx.emulate.comparison.load import load
 from torch_cgx.emulate.comparison.ranks import Ranks
@@ -45,8 +46,10 @@ def compare(
 
     task: a `Task`, "gpt", "digits", or "MODULE:FACTORY" of a function that returns a `Task`.
     recipes: names, as `emulate.recipe` takes them; "nvfp4-hadamard" is without a part
-    (`emulate.training.recipes.without`), "cpd43+aps" and "cpd43+kahan" sum gradients with APS and
-    Kahan's summation. Or a dict from names to recipes: names, dicts, None for float32.
+    (`emulate.without`), "cpd43+aps" and "cpd43+kahan" sum gradients with APS and Kahan's summation.
+    Or a dict from names to recipes: names, dicts, None for float32. Gradients whose entry in a
+    recipe has "aps" are summed over nodes in their format, before they are clipped; others are cast
+    by `emulate.apply`, before the optimizer's step.
     seeds: so many, from 0 on; or which. steps, batch: of a training; None: the task's own.
     emulate_node: K micro-batches of a step, whose gradients are computed by themselves and summed,
     by cpd recipes in their format, by the others in float32. "8x32": 256 of them, by 8 nodes, each
@@ -82,7 +85,9 @@ def compare(
         inner,
         threads,
     )
-    settings = _settings(task if isinstance(task, str) else found.name, found, size)
+    with errors_of(chosen[0], 0):
+        trained = fingerprint(found, size)
+    settings = _settings(task if isinstance(task, str) else found.name, found, size, trained)
     path = None if out is None else Path(out, FILE)
     with Results(path, settings) as results:
         _check_definitions(results, chosen)
@@ -129,7 +134,7 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
     return given
 
 
-def _settings(name: str, task: Task, size: Size) -> dict[str, Any]:
+def _settings(name: str, task: Task, size: Size, trained: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": name,
         "steps": size.steps,
@@ -141,6 +146,7 @@ def _settings(name: str, task: Task, size: Size) -> dict[str, Any]:
         "threads": size.threads,
         "torch": torch.__version__.partition("+")[0],
         "facts": dict(task.facts),
+        "trained": trained,
     }
 
 

@@ -99,9 +99,13 @@ class Task:
         samples. others: fields of `Task`. Accuracy is known where targets are integers, one for
         each row of outputs [n, classes, ...].
         """
+        if isinstance(model, nn.Module):
+            raise TypeError(
+                f"model is a {type(model).__name__}; allowed: a function that makes one, as its "
+                "class, so that each training starts anew"
+            )
         for what, samples in (("train", train), ("validation", validation)):
-            if count(samples) == 0:
-                raise ValueError(f"{what} has no samples")
+            _check_samples(what, samples)
         facts = {"train": count(train), "validation": count(validation)}
         return cls(
             name,
@@ -111,6 +115,24 @@ class Task:
             _Validation(validation, loss),
             **{"facts": facts, **others},
         )
+
+
+def _check_samples(what: str, samples: Any) -> None:
+    """TypeError, ValueError: see `Task.supervised`."""
+    pair = isinstance(samples, list) and all(isinstance(one, torch.Tensor) for one in samples)
+    numbered = hasattr(samples, "__len__") and hasattr(samples, "__getitem__")
+    if pair or not numbered or isinstance(samples, torch.Tensor):
+        hint = ", as loader.dataset" if hasattr(samples, "dataset") else ""
+        raise TypeError(
+            f"{what} is of type {type(samples).__name__}; allowed: a tuple of tensors, (inputs, "
+            f"targets), or a dataset with a length and numbered samples{hint}"
+        )
+    if isinstance(samples, tuple):
+        counts = [len(one) for one in samples]
+        if len(set(counts)) > 1:
+            raise ValueError(f"{what} has tensors of {counts} samples; allowed: equally many")
+    if count(samples) == 0:
+        raise ValueError(f"{what} has no samples")
 
 
 @dataclasses.dataclass(frozen=True)
