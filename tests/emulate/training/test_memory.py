@@ -14,7 +14,7 @@ from tests.emulate.gemm.operands import draw
 from tests.emulate.training.models import Net, equal, gradients, images, mlp, net
 from torch_cgx import emulate
 from torch_cgx.emulate import ZScore
-from torch_cgx.emulate.training.memory import Place
+from torch_cgx.emulate.training.memory import Place, _results
 
 SMAQ = ZScore(6, 8, rounding="zero")  # of its own result, it makes another one
 RANDOM = ZScore(6, 8)
@@ -190,6 +190,17 @@ def test_a_filter_and_a_child_of_the_name_model(casts):
     assert casts.names() == ["model"]
 
 
+def test_memory_of_results_is_not_kept():
+    """And what gets the memory of a result that is gone is none."""
+    model = nn.Sequential(nn.Tanh())
+    emulate.apply(model, activations=SMAQ)
+    x = draw(64, 64, dtype=torch.float32)
+    wanted = model(x)
+    for _ in range(600):
+        assert torch.equal(model(x), wanted)
+    assert len(_results._found) < 600
+
+
 # ---- random numbers and checkpoints ----
 
 
@@ -199,12 +210,13 @@ def test_activation_checkpointing_has_the_same_bits(reentrant):
     x = draw(8, 24, dtype=torch.float32).requires_grad_()
     found = []
     for again in (False, True):
-        model = nn.Sequential(mlp(2), mlp(2), nn.Sequential(nn.Identity(), *mlp(2)))
+        # Identity returns the input that the checkpoint has kept, or detached.
+        model = nn.Sequential(mlp(2), nn.Sequential(nn.Identity(), *mlp(2)), mlp(2))
         emulate.apply(model, activations=RANDOM, gradient_maps=RANDOM)
         if not again:
             run = model
         elif reentrant:
-            run = lambda x, m=model: m[2](m[1](checkpoint(m[0], x, use_reentrant=True)))  # noqa: E731
+            run = lambda x, m=model: m[2](checkpoint(m[1], m[0](x), use_reentrant=True))  # noqa: E731
         else:
             run = lambda x, m=model: checkpoint_sequential(m, 3, x, use_reentrant=False)  # noqa: E731
         for _ in range(2):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree
 
 from torch_cgx.emulate._format import Format
@@ -15,7 +16,6 @@ from torch_cgx.emulate.gemm.operand import Key, cast_along
 from torch_cgx.emulate.gemm.rounding import Clock, in_backward
 from torch_cgx.emulate.training.notes import Notes
 
-_MARK = "_cgx_stored"  # of a result: its version when it was cast
 _FIRST = 1 << 20  # numbers of these places begin here; GEMMs have the ones before
 
 
@@ -64,7 +64,7 @@ class Place:
         wanted = [
             one
             for one in _pytree.tree_leaves(output)
-            if isinstance(one, torch.Tensor) and _is_wanted(one) and not _is_stored(one)
+            if isinstance(one, torch.Tensor) and _is_wanted(one) and one not in _results
         ]
         if not wanted:
             return output
@@ -74,8 +74,8 @@ class Place:
         results: dict[int, torch.Tensor] = {}
         for one in wanted:
             if id(one) not in results:
-                results[id(one)] = result = self._stored(one, step, len(results))
-                setattr(result, _MARK, result._version)
+                results[id(one)] = self._stored(one, step, len(results))
+                _results.add(results[id(one)])
         return _pytree.tree_map(lambda one: results.get(id(one), one), output)
 
     def _stored(self, x: torch.Tensor, step: int, number: int) -> Any:
@@ -92,20 +92,30 @@ def _is_wanted(tensor: torch.Tensor) -> bool:
     return floating and tensor.layout == torch.strided and not tensor.is_nested and tensor.dim() > 0
 
 
-def _is_stored(tensor: torch.Tensor) -> bool:
-    """A mark is a version: what is changed in place is no result of a cast any more. A tensor that
-    autograd has kept, as checkpoints' inputs are, has lost its mark, but not its function.
+class _Results:
+    """Memory that holds results of casts, with the version of each: what is changed in place is no
+    result any more. Views share it, and what a checkpoint has kept of a tensor.
     """
-    if tensor.is_inference():
-        return False
-    base = tensor._base if tensor._is_view() else None
-    for one in (tensor, base):
-        mark = getattr(one, _MARK, None)
-        if mark == tensor._version:
-            return True
-        if mark is None and one is not None and isinstance(one.grad_fn, _Stored._backward_cls):
-            return True
-    return False
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._limit = 256
+
+    def add(self, tensor: torch.Tensor) -> None:
+        if len(self._found) >= self._limit:
+            kept = {key: one for key, one in self._found.items() if not one[0].expired()}
+            self._found, self._limit = kept, max(256, 2 * len(kept))
+        reference = StorageWeakRef(tensor.untyped_storage())
+        self._found[reference.cdata] = reference, tensor._version
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        if tensor.is_inference():
+            return False
+        found = self._found.get(tensor.untyped_storage()._cdata)
+        return found is not None and not found[0].expired() and found[1] == tensor._version
+
+
+_results = _Results()
 
 
 class _Stored(torch.autograd.Function):

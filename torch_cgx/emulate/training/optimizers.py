@@ -83,17 +83,15 @@ class OptimizerHooks:
             if id(one) in own and one.grad is not None and self._settings.takes(name):
                 yield _Parameter(index, name, one, classes.get(id(one), set()))
 
-    def enter(self, optimizer: torch.optim.Optimizer) -> bool:
-        """A step begins. False: in another step of this optimizer, as where a class of one's own
-        calls its base's, which casts nothing.
-        """
+    def enter(self, optimizer: torch.optim.Optimizer) -> None:
+        """A step begins."""
         self._running = [one for one in self._running if one.frame and is_running(one.frame)]
-        nested = any(one.optimizer is optimizer for one in self._running)
         self._running.append(_Step(optimizer, _frame_of_step()))
-        return not nested
 
     def leave(self, optimizer: torch.optim.Optimizer) -> bool:
-        """The same of a step that ends."""
+        """A step ends. False: in another step of this optimizer, as where a class of one's own
+        calls its base's.
+        """
         frame = _frame_of_step()
         while self._running and self._running.pop().frame is not frame:
             pass
@@ -240,8 +238,7 @@ class _Hook:
 class _Pre(_Hook):
     def _run(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """A closure computes the gradients in the step: they are cast behind it."""
-        if not self._hooks.enter(optimizer):
-            return None
+        self._hooks.enter(optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             return self._hooks.before(optimizer)
