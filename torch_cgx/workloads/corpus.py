@@ -87,7 +87,7 @@ def windows(
     text: torch.Tensor, starts: torch.Tensor, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs, and targets one byte later: int64 [len(starts), length] each."""
-    index = starts[:, None] + torch.arange(length + 1)
+    index = starts[:, None] + torch.arange(length + 1, dtype=torch.int64, device="cpu")
     window = text[index].long()
     return window[:, :-1], window[:, 1:]
 

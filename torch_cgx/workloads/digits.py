@@ -40,9 +40,14 @@ def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         raise ImportError("the digits come with scikit-learn: pip install scikit-learn") from None
 
     digits = load_digits()
-    images = torch.as_tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
-    labels = torch.as_tensor(digits.target, dtype=torch.int64)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
+    images = torch.as_tensor(digits.images, dtype=torch.float32, device="cpu").unsqueeze(1) / 16.0
+    labels = torch.as_tensor(digits.target, dtype=torch.int64, device="cpu")
+    order = torch.randperm(
+        len(labels),
+        generator=torch.Generator("cpu").manual_seed(SPLIT_SEED),
+        dtype=torch.int64,
+        device="cpu",
+    )
     test, train = order[:TEST_SAMPLES], order[TEST_SAMPLES:]
     return images[train], labels[train], images[test], labels[test]
 

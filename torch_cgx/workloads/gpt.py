@@ -90,7 +90,9 @@ class GPT(nn.Module):
         time = tokens.shape[1]
         if time > self.config.context:
             raise ValueError(f"{time} tokens exceed the context of {self.config.context}")
-        x = self.tokens(tokens) + self.positions(torch.arange(time, device=tokens.device))
+        x = self.tokens(tokens) + self.positions(
+            torch.arange(time, dtype=torch.int64, device=tokens.device)
+        )
         for block in self.blocks:
             x = block(x)
         return F.linear(self.norm(x), self.tokens.weight)

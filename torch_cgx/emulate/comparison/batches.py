@@ -34,7 +34,9 @@ class Shuffled:
 
 @functools.lru_cache(4)
 def _order(seed: int, epoch: int, total: int) -> torch.Tensor:
-    return torch.randperm(total, generator=generator(seed, "epoch", epoch))
+    return torch.randperm(
+        total, generator=generator(seed, "epoch", epoch), dtype=torch.int64, device="cpu"
+    )
 
 
 def count(samples: Any) -> int:

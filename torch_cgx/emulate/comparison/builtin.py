@@ -62,7 +62,13 @@ class _Windows:
 
     def __call__(self, seed: int, step: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         places = self.text.numel() - _CONTEXT
-        starts = torch.randint(places, (size,), generator=generator(seed, "windows", step))
+        starts = torch.randint(
+            places,
+            (size,),
+            generator=generator(seed, "windows", step),
+            dtype=torch.int64,
+            device="cpu",
+        )
         return corpus.windows(self.text, starts, _CONTEXT)
 
 
@@ -78,7 +84,9 @@ class _Text:
     text: torch.Tensor
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        starts = torch.linspace(0, self.text.numel() - _CONTEXT - 1, _WINDOWS).long()
+        starts = torch.linspace(
+            0, self.text.numel() - _CONTEXT - 1, _WINDOWS, dtype=torch.float32, device="cpu"
+        ).long()
         losses = [
             float(_next_byte(model, corpus.windows(self.text, group, _CONTEXT)).detach())
             for group in starts.split(32)

@@ -25,7 +25,9 @@ def check_replicas(model: nn.Module) -> None:
             digest.update(
                 value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             )
-    mine = torch.tensor([int.from_bytes(digest.digest()[:7], "big")])
+    mine = torch.tensor(
+        [int.from_bytes(digest.digest()[:7], "big")], dtype=torch.int64, device="cpu"
+    )
     least, most = mine.clone(), mine.clone()
     dist.all_reduce(least, dist.ReduceOp.MIN)
     dist.all_reduce(most, dist.ReduceOp.MAX)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 from typing import Any
 
+from torch_cgx._warnings import say
 from torch_cgx.cli.output import on_terminal, progress, time_text
 
 
@@ -37,7 +37,7 @@ class Watch:
             how = "diverged" if result["loss"] is None else f"loss {result['loss']:.4f}"
             spent = time_text(time.monotonic() - self._begin)
             text = f"seed {self._seed}, {self._name}: {how} ({spent}; {self._done} of {self._runs})"
-            print(text, file=sys.stderr, flush=True)
+            say(text)
 
     def __enter__(self) -> Watch:
         return self

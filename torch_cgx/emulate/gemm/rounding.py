@@ -150,7 +150,14 @@ class Rounding:
         """The Hadamard transform with this seed's random signs: fixed for a training, on all
         ranks, as in arXiv 2509.25149."""
         generator = torch.Generator("cpu").manual_seed(self.clock.seed % 2**63)
-        bits = torch.randint(0, 2, (self.formats.hadamard,), generator=generator, device="cpu")
+        bits = torch.randint(
+            0,
+            2,
+            (self.formats.hadamard,),
+            generator=generator,
+            dtype=torch.int64,
+            device="cpu",
+        )
         return hadamard(self.formats.hadamard, 1 - 2 * bits)
 
 

@@ -113,7 +113,9 @@ def _weighted(output: Any) -> torch.Tensor:
     total = wanted[0].new_zeros(())
     generator = torch.Generator("cpu").manual_seed(0)
     for one in wanted:
-        weights = torch.randn(one.shape, generator=generator, device="cpu").to(one)
+        weights = torch.randn(one.shape, generator=generator, dtype=torch.float32, device="cpu").to(
+            one
+        )
         total = total + (one * weights).sum() / one.numel() ** 0.5
     return total
 
