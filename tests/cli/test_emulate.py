@@ -124,6 +124,7 @@ def test_without_matplotlib_the_table_is_there(module, capsys, monkeypatch):
         (["--recipes", "bf16,,"], "recipes has ''; allowed: names of recipes", 1),
         (["--recipes", "mxfp4+aps"], "+aps is for recipes that sum gradients", 1),
         (["--seeds", "0"], "'0'; allowed: integers from 1", 2),
+        (["--emulate-node", "0x3"], "'0x3'; allowed: integers from 1, or as 8x32", 2),
         (["--emulate-node", "9"], "emulate_node=9 and ranks=1 with batch=8; allowed: a batch", 1),
         (["--emulate-node", "4", "--batch", "2"], "emulate_node=4 and ranks=1 with batch=2", 1),
         (["--data", "nowhere"], "data nowhere: there is no such folder", 1),

@@ -105,7 +105,7 @@ def _nodes(text: str) -> int | str:
         return at_least(1)(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"{text!r}; allowed: integers from 1, or two of them as 8x32"
+            f"{text!r}; allowed: integers from 1, or as 8x32"
         ) from None
 
 

@@ -112,7 +112,7 @@ def test_a_comparison_twice_is_the_same(tmp_path, capsys):
     order = [(one["recipe"], one["seed"]) for one in first.runs]
     assert order == [(name, seed) for name in ["fp32", *RECIPES] for seed in (0, 1)]
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 8 and lines[1].startswith("seed 0, bf16: loss ")
+    assert len(lines) == 8 and lines[1].startswith("cgx: seed 0, bf16: loss ")
     assert lines[-1].endswith("; 8 of 8)")
     # All is there: the same table, times included, and nothing is trained.
     third = compare(dataclasses.replace(toy.task(), validate=int), RECIPES, seeds=2, out=tmp_path)
@@ -204,24 +204,50 @@ def test_the_public_names():
     assert emulate.compare is compare and emulate.Comparison is Comparison
 
 
-@pytest.mark.parametrize("what", ["model", "optimizer", "batch", "loss", "rate", "clip"])
-def test_results_of_another_task_of_that_name_are_refused(tmp_path, what):
+def straight(loss):
+    """An equal loss with another gradient."""
+    return loss + (loss - loss.detach())
+
+
+def test_results_of_another_task_of_that_name_are_refused(tmp_path):
     """The user's code has changed since: equal names and counts do not make equal tasks."""
-    first, changes = toy.task(), {}
-    if what == "model":
-        changes["model"] = lambda: torch.nn.Sequential(first.model(), torch.nn.Linear(2, 2))
-    elif what == "optimizer":
-        changes["optimizer"] = lambda model: torch.optim.SGD(model.parameters(), lr=0.123)
-    elif what == "batch":
-        changes["batch_of"] = lambda *key: tuple(one.flip(0) for one in first.batch_of(*key))
-    elif what == "loss":
-        changes["loss"] = lambda model, batch: 2 * first.loss(model, batch)
-    elif what == "rate":
-        changes["rate"] = lambda step, steps: 0.5
-    else:
-        changes["clip"] = 0.25
-    compare(first, ["bf16"], seeds=1, steps=2, out=tmp_path, progress=False)
-    compare(toy.task(), ["bf16"], seeds=1, steps=2, out=tmp_path, progress=False)
-    with pytest.raises(ValueError, match=f"other settings.*{what}"):
-        other = dataclasses.replace(first, **changes)
-        compare(other, ["bf16"], seeds=1, steps=2, out=tmp_path, progress=False)
+    first = toy.task()
+
+    def of(**changes):
+        task = dataclasses.replace(toy.task(), **changes)
+        return compare(task, ["bf16"], seeds=1, steps=4, out=tmp_path, progress=False)
+
+    def wider():
+        return torch.nn.Sequential(first.model(), torch.nn.Linear(2, 2))
+
+    found = of()
+    assert of() == found
+    for changes, text in (
+        ({"model": wider}, "its model, optimizer, loss, gradient differ"),
+        (
+            {"optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.123)},
+            r'its optimizer differs \(groups\[0\].lr is "0.5" there and "0.123" here\); allowed: ',
+        ),
+        (
+            {"batch_of": lambda *key: tuple(one.flip(0) for one in first.batch_of(*key))},
+            "its first batch differs; allowed: the same, or another folder",
+        ),
+        ({"loss": lambda *given: 2 * first.loss(*given)}, "its loss, gradient differ"),
+        ({"loss": lambda *given: straight(first.loss(*given))}, "its gradient differs"),
+        ({"rate": lambda step, steps: 1 - step / steps}, "its rate differs"),
+        ({"clip": 0.25}, "its clip differs"),
+    ):
+        with pytest.raises(ValueError, match=f"what is trained is another task than in .*{text}"):
+            of(**changes)
+    assert of() == found
+
+
+def test_results_of_before_there_were_fingerprints_are_refused(tmp_path):
+    compare(toy.task(), [], seeds=1, out=tmp_path, progress=False)
+    path = tmp_path / "runs.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    settings = json.loads(first)
+    del settings["settings"]["trained"]
+    path.write_text("".join([json.dumps(settings) + "\n", *others]))
+    with pytest.raises(ValueError, match="another task than in .*: its model, optimizer, "):
+        compare(toy.task(), [], seeds=1, out=tmp_path, progress=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from torch_cgx import emulate
@@ -111,3 +113,14 @@ def test_bits_of_sums():
 def test_dicts_are_checked_as_apply_does(given, text):
     with pytest.raises(ValueError, match=text):
         resolve({"a": given})
+
+
+def test_layers_may_be_compiled_patterns():
+    """They are keys, which JSON does not have."""
+
+    def definition(pattern):
+        return resolve({"a": {"gemm": "bf16", "layers": {pattern: "exact"}}})[1].definition
+
+    assert definition(re.compile("x")) == definition(re.compile("x"))
+    assert definition(re.compile("x")) != definition(re.compile("x", re.IGNORECASE))
+    assert definition("x")["layers"] == {"x": "exact"}

@@ -149,6 +149,10 @@ def test_tasks_of_the_package(tmp_path):
         ((torch.zeros(90, 4), torch.zeros(100)), ValueError, r"train has tensors of \[90, 100\]"),
         ([torch.zeros(9, 4), torch.zeros(9)], TypeError, "train is of type list; allowed: a tuple"),
         (torch.zeros(9, 4), TypeError, "train is of type Tensor"),
+        ((), TypeError, "train is of type tuple of nothing; allowed: a tuple of tensors"),
+        ((torch.zeros(9, 4), [0] * 9), TypeError, "train is of type tuple of Tensor, list"),
+        ((torch.zeros(9, 4), torch.tensor(1.0)), TypeError, "train is of type tuple of"),
+        ({"x": torch.zeros(9, 4)}, TypeError, "train is of type dict"),
         (
             torch.utils.data.DataLoader([(torch.zeros(4), 1)]),
             TypeError,
@@ -160,5 +164,7 @@ def test_samples_that_are_refused(train, error, text):
     good = (torch.zeros(9, 4), torch.zeros(9))
     with pytest.raises(error, match=text):
         Task.supervised(lambda: torch.nn.Linear(4, 2), train, good)
-    with pytest.raises(TypeError, match="model is a Linear; allowed: a function"):
+    with pytest.raises(TypeError, match=r"model is a Module \(Linear\); allowed: a function"):
         Task.supervised(torch.nn.Linear(4, 2), good, good)
+    with pytest.raises(TypeError, match="model is a Module"):
+        toy.task(nn.Linear(4, 2))

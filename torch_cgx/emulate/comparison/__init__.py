@@ -12,6 +12,7 @@
     run.py, gradients.py                       one training
     ranks.py, rank.py, wire.py                 the same, shared by processes
     sweep.py, results.py, watch.py             all trainings; those that are done; progress
+    fingerprint.py                             what tells a task from another of its name
     comparison.py, student.py, picture.py      what they show
 """
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from torch_cgx.emulate.comparison.recipes import Recipe
+from torch_cgx.emulate.comparison.recipes import Method
 from torch_cgx.emulate.comparison.run import RunError, Size
 
 HOST = "127.0.0.1"
@@ -49,7 +49,7 @@ class Start:
 class Work:
     """One training."""
 
-    recipe: Recipe
+    recipe: Method
     seed: int
 
 
@@ -99,7 +99,7 @@ class Ranks:
     ) -> None:
         self.close()
 
-    def train(self, recipe: Recipe, seed: int, on_step: Callable[[], Any]) -> dict[str, Any]:
+    def train(self, recipe: Method, seed: int, on_step: Callable[[], Any]) -> dict[str, Any]:
         """As `run.train`. RunError names the rank that failed, and its last line."""
         for one in self._ranks:
             self._send(one, Work(recipe, seed))

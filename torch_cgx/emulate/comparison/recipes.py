@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ _MEANS_NOTHING = ("name", "source", "first_last", "layers")  # alone
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Method:
     """A recipe of a comparison. given: what `emulate.apply` gets; None: it is not called. sums: how
     the gradients of nodes are summed; None: in float32. definition: of all this, as JSON has it.
     """
@@ -37,7 +38,7 @@ class Recipe:
         return self.sums.format.info().bits + side / max(values, 1)
 
 
-def resolve(asked: Sequence[Any] | Mapping[str, Any]) -> list[Recipe]:
+def resolve(asked: Sequence[Any] | Mapping[str, Any]) -> list[Method]:
     """The recipes of these names, or of a mapping from names to recipes (names, dicts, None for
     float32); float32 is the first, asked for or not. ValueError, TypeError: there is no such recipe
     or option, or a name comes twice.
@@ -54,11 +55,11 @@ def resolve(asked: Sequence[Any] | Mapping[str, Any]) -> list[Recipe]:
     return reference + [one for one in found if one.name != REFERENCE]
 
 
-def _exact(name: str) -> Recipe:
-    return Recipe(name, None, None, REFERENCE)
+def _exact(name: str) -> Method:
+    return Method(name, None, None, REFERENCE)
 
 
-def _resolved(name: Any, given: Any) -> Recipe:
+def _resolved(name: Any, given: Any) -> Method:
     if not isinstance(name, str) or not name.strip():
         raise TypeError(f"recipes has {name!r}; allowed: names of recipes")
     name = name.strip()
@@ -96,7 +97,7 @@ def _named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     return found, tuple(options)
 
 
-def _parted(name: str, given: dict[str, Any], options: tuple[str, ...]) -> Recipe:
+def _parted(name: str, given: dict[str, Any], options: tuple[str, ...]) -> Method:
     """Sums of gradients are for `compare`, the rest for `emulate.apply`."""
     gradients = given.get("gradients")
     sums = None
@@ -113,7 +114,16 @@ def _parted(name: str, given: dict[str, Any], options: tuple[str, ...]) -> Recip
     definition = {"applied": rest if applied else None, "sums": sums}
     if applied:
         definition |= {k: given[k] for k in ("first_last", "layers") if k in given}
-    return Recipe(name, applied, sums, json.loads(json.dumps(definition, default=_plain)))
+    if definition.get("layers"):
+        definition["layers"] = {_pattern(k): one for k, one in given["layers"].items()}
+    return Method(name, applied, sums, json.loads(json.dumps(definition, default=_plain)))
+
+
+def _pattern(given: str | re.Pattern[str]) -> str:
+    """A key of layers as JSON has it."""
+    if isinstance(given, str):
+        return given
+    return f"{given.pattern}, flags {given.flags}"
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from torch_cgx.emulate.comparison.fingerprint import changed
+
+TRAINED = "trained"  # the setting that `fingerprint` makes
+
 
 class Results:
     """The finished trainings, in memory, and in a file if a path is given. settings: what they
@@ -112,11 +116,28 @@ def _lines(path: Path, file: int) -> list[dict[str, Any]]:
 
 
 def _check(path: Path, first: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    told = differences(first["settings"], settings)
+    here = dict(settings)
+    there = dict(first["settings"])
+    trained, earlier = here.pop(TRAINED, None), there.pop(TRAINED, None)
+    told = differences(there, here)
     if told:
         raise ValueError(
             f"{path} is of other settings: {'; '.join(told)}; allowed: the same, or another folder"
         )
+    names = [] if trained is None else changed(earlier, trained)
+    if names:
+        raise ValueError(
+            f"what is trained is another task than in {path}: its {', '.join(names)} "
+            f"{'differs' if len(names) == 1 else 'differ'}{_of(earlier, trained, names)}; allowed: "
+            "the same, or another folder"
+        )
+
+
+def _of(there: Any, here: Mapping[str, Any], names: list[str]) -> str:
+    """What an optimizer's settings are, which can be told in words."""
+    if "optimizer" not in names or not isinstance(there, Mapping) or "optimizer" not in there:
+        return ""
+    return f" ({'; '.join(differences(there['optimizer'], here['optimizer']))})"
 
 
 def differences(there: Any, here: Any, name: str = "") -> list[str]:
@@ -129,4 +150,8 @@ def differences(there: Any, here: Any, name: str = "") -> list[str]:
         return found
     if json.dumps(there) == json.dumps(here):
         return []
+    both = isinstance(there, list) and isinstance(here, list)
+    if both and len(there) == len(here) and all(isinstance(one, dict) for one in there + here):
+        pairs = enumerate(zip(there, here, strict=True))
+        return [one for i, (a, b) in pairs for one in differences(a, b, f"{name}[{i}]")]
     return [f"{name} is {json.dumps(there)} there and {json.dumps(here)} here"]

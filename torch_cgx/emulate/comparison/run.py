@@ -16,7 +16,7 @@ from torch import nn
 from torch_cgx.emulate.comparison.batches import split
 from torch_cgx.emulate.comparison.generators import kept, seed_all
 from torch_cgx.emulate.comparison.gradients import Exchange, Gradients
-from torch_cgx.emulate.comparison.recipes import Recipe
+from torch_cgx.emulate.comparison.recipes import Method
 from torch_cgx.emulate.comparison.task import Task
 
 _POINTS = 50  # of a curve
@@ -56,7 +56,7 @@ class Rank:
     """
 
     number: int = 0
-    exchange: Callable[[Recipe], Exchange] | None = None
+    exchange: Callable[[Method], Exchange] | None = None
     agree: Callable[[nn.Module], None] = lambda model: None
 
 
@@ -65,7 +65,7 @@ class RunError(RuntimeError):
 
 
 @contextmanager
-def errors_of(recipe: Recipe, seed: int) -> Iterator[None]:
+def errors_of(recipe: Method, seed: int) -> Iterator[None]:
     """Errors of models, recipes and optimizers name the training."""
     try:
         yield
@@ -78,7 +78,8 @@ def errors_of(recipe: Recipe, seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def threads(number: int) -> Iterator[None]:
+    """Of torch; afterwards as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -89,7 +90,7 @@ def _threads(number: int) -> Iterator[None]:
 
 def train(
     task: Task,
-    recipe: Recipe,
+    recipe: Method,
     seed: int,
     size: Size,
     on_step: Callable[[], Any] = lambda: None,
@@ -103,12 +104,12 @@ def train(
     The program's generators and number of threads are as before afterwards. RunError: the task or
     the recipe failed.
     """
-    with errors_of(recipe, seed), kept(), _threads(size.threads):
+    with errors_of(recipe, seed), kept(), threads(size.threads):
         return _train(task, recipe, seed, size, on_step, rank or Rank())
 
 
 def _train(
-    task: Task, recipe: Recipe, seed: int, size: Size, on_step: Callable[[], Any], rank: Rank
+    task: Task, recipe: Method, seed: int, size: Size, on_step: Callable[[], Any], rank: Rank
 ) -> dict[str, Any]:
     model, optimizer = made(task, seed)
     handle = applied(model, optimizer, recipe, seed)
@@ -161,7 +162,7 @@ def made(task: Task, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def applied(
-    model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, seed: int
+    model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Method, seed: int
 ) -> Any | None:
     """The handle of `emulate.apply`, or None where the recipe needs none."""
     if recipe.given is None:
@@ -205,7 +206,7 @@ def _validated(task: Task, model: nn.Module) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def _bits(handle: Any | None, recipe: Recipe, model: nn.Module) -> float:
+def _bits(handle: Any | None, recipe: Method, model: nn.Module) -> float:
     """The mean of all values that are cast, or summed in a format; 32 where none is."""
     values, bits = 0, 0.0
     if handle is not None:

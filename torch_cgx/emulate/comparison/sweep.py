@@ -16,15 +16,15 @@ from torch_cgx.emulate.comparison.fingerprint import fingerprint
 from torch_cgx.emulate.comparison.generators import kept
 from torch_cgx.emulate.comparison.load import load
 from torch_cgx.emulate.comparison.ranks import Ranks
-from torch_cgx.emulate.comparison.recipes import Recipe, resolve
-from torch_cgx.emulate.comparison.results import Results, differences
+from torch_cgx.emulate.comparison.recipes import Method, resolve
+from torch_cgx.emulate.comparison.results import TRAINED, Results, differences
 from torch_cgx.emulate.comparison.run import Size, applied, errors_of, made, train
 from torch_cgx.emulate.comparison.task import Task
 from torch_cgx.emulate.comparison.watch import Watch
 from torch_cgx.emulate.comparison.wire import config_of
 
 FILE = "runs.jsonl"
-_Train = Callable[[Recipe, int, Callable[[], Any]], dict[str, Any]]
+_Train = Callable[[Method, int, Callable[[], Any]], dict[str, Any]]
 
 
 def compare(
@@ -57,8 +57,10 @@ def compare(
     share the batches and exchange gradients over the backend "cgx": exact, of cpd recipes by the
     codec `float` with their bits. With several, task is a name.
     data: a folder for a task that is named. out: a folder; the finished trainings in OUT/runs.jsonl
-    are not repeated. threads: of torch; equal results need equal numbers. progress: a bar on a
-    terminal, else a line for each training, both on stderr.
+    are not repeated; a folder of another task is refused: of another model, optimizer, first batch,
+    loss, gradient, rate or clip, while changes of `validate` are not seen. threads: of torch; equal
+    results need equal numbers. progress: a bar on a terminal, else a line for each training, both
+    on stderr.
 
     ValueError, TypeError: an argument is not allowed, or the folder is of other settings; nothing
     has been trained. RunError: a training failed; the finished ones are in the folder.
@@ -146,11 +148,11 @@ def _settings(name: str, task: Task, size: Size, trained: dict[str, Any]) -> dic
         "threads": size.threads,
         "torch": torch.__version__.partition("+")[0],
         "facts": dict(task.facts),
-        "trained": trained,
+        TRAINED: trained,
     }
 
 
-def _check_definitions(results: Results, recipes: Sequence[Recipe]) -> None:
+def _check_definitions(results: Results, recipes: Sequence[Method]) -> None:
     """ValueError: the file has trainings of recipes that had other formats."""
     for recipe in recipes:
         for run in results.runs:
@@ -162,7 +164,7 @@ def _check_definitions(results: Results, recipes: Sequence[Recipe]) -> None:
                 )
 
 
-def _check(task: Task, recipes: Mapping[str, Recipe], size: Size) -> None:
+def _check(task: Task, recipes: Mapping[str, Method], size: Size) -> None:
     """Errors of recipes that do not fit the model, before anything is trained."""
     if size.ranks > 1:
         for recipe in recipes.values():

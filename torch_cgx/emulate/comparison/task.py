@@ -71,6 +71,11 @@ class Task:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise TypeError(f"name={self.name!r}; allowed: a str that is not empty")
+        if isinstance(self.model, nn.Module):
+            raise TypeError(
+                f"model is a Module ({type(self.model).__name__}); allowed: a function that makes "
+                "one, as its class, so that each training starts anew"
+            )
         for name in ("model", "batch_of", "loss", "validate", "optimizer", "rate"):
             if not callable(getattr(self, name)):
                 raise TypeError(f"{name}={getattr(self, name)!r}; allowed: a function")
@@ -99,11 +104,6 @@ class Task:
         samples. others: fields of `Task`. Accuracy is known where targets are integers, one for
         each row of outputs [n, classes, ...].
         """
-        if isinstance(model, nn.Module):
-            raise TypeError(
-                f"model is a {type(model).__name__}; allowed: a function that makes one, as its "
-                "class, so that each training starts anew"
-            )
         for what, samples in (("train", train), ("validation", validation)):
             _check_samples(what, samples)
         facts = {"train": count(train), "validation": count(validation)}
@@ -117,14 +117,29 @@ class Task:
         )
 
 
+def _type(samples: Any) -> str:
+    """With those inside a tuple."""
+    name = type(samples).__name__
+    if not isinstance(samples, tuple):
+        return name
+    return f"{name} of {', '.join(type(one).__name__ for one in samples) or 'nothing'}"
+
+
 def _check_samples(what: str, samples: Any) -> None:
     """TypeError, ValueError: see `Task.supervised`."""
-    pair = isinstance(samples, list) and all(isinstance(one, torch.Tensor) for one in samples)
-    numbered = hasattr(samples, "__len__") and hasattr(samples, "__getitem__")
-    if pair or not numbered or isinstance(samples, torch.Tensor):
+    tensors = isinstance(samples, (tuple, list)) and all(
+        isinstance(one, torch.Tensor) and one.dim() > 0 for one in samples
+    )
+    if isinstance(samples, tuple):
+        ok = tensors and len(samples) > 0
+    else:
+        ok = hasattr(samples, "__len__") and hasattr(samples, "__getitem__")
+        ok &= not isinstance(samples, (torch.Tensor, Mapping, str))
+        ok &= not (tensors and len(samples) > 0)  # a list of tensors
+    if not ok:
         hint = ", as loader.dataset" if hasattr(samples, "dataset") else ""
         raise TypeError(
-            f"{what} is of type {type(samples).__name__}; allowed: a tuple of tensors, (inputs, "
+            f"{what} is of type {_type(samples)}; allowed: a tuple of tensors, (inputs, "
             f"targets), or a dataset with a length and numbered samples{hint}"
         )
     if isinstance(samples, tuple):
@@ -155,7 +170,7 @@ class _Validation:
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         total, hits, targets_seen, samples = 0.0, 0, 0, count(self.samples)
-        for index in torch.arange(samples).split(_EVALUATED):
+        for index in torch.arange(samples, dtype=torch.int64, device="cpu").split(_EVALUATED):
             inputs, targets = take(self.samples, index)
             outputs = model(inputs)
             total += float(self.loss(outputs, targets).detach()) * len(index)

@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from torch_cgx._config import codec_of, defaults
 from torch_cgx.emulate._formats import Float
-from torch_cgx.emulate.comparison.recipes import Recipe
+from torch_cgx.emulate.comparison.recipes import Method
 
 
-def config_of(recipe: Recipe) -> dict[str, Any]:
+def config_of(recipe: Method) -> dict[str, Any]:
     """How messages have the numbers that a recipe sums gradients in: of its bits, rounded as IEEE
     does. ValueError: no codec sends them.
     """
@@ -36,7 +36,7 @@ class Exchanged:
     format sends numbers of that format, with its shift; others are exact. ValueError: as above.
     """
 
-    def __init__(self, recipe: Recipe):
+    def __init__(self, recipe: Method):
         self._config: dict[str, Any] | None = None
         self._aps = False
         if recipe.sums is not None:
@@ -46,7 +46,7 @@ class Exchanged:
         """Each parameter is a layer, so that it has a shift of its own; the loss is the last."""
         from torch_cgx._collectives import all_reduce
 
-        last = torch.tensor([loss], dtype=torch.float32)
+        last = torch.tensor([loss], dtype=torch.float32, device="cpu")
         flat = torch.cat([*(one.reshape(-1).float() for one in gradients), last])
         layers: list[tuple[int, Any]] = [(one.numel(), self._config) for one in gradients]
         all_reduce(flat, dist.ReduceOp.AVG, layers=[*layers, (1, None)], aps=self._aps)
