@@ -28,7 +28,7 @@ class FormatMonitor:
         record only, as measuring takes time, and off after close().
     every: steps in a record.
     sinks: what is called with each record, as of `Monitor`; None: a Table on stderr. Where
-        torch.distributed has a group, those of rank 0 only.
+        torch.distributed has a group, only rank 0 calls its sinks.
     clock: seconds, for tests.
 
     A record has version, step, steps, seconds_per_step and formats (records.py). In a training with

@@ -1,8 +1,8 @@
 """Where the records of a `Monitor` go: anything that can be called with one, on rank 0.
 
 A sink may have a method `close()`, which is called once, after its last record. All ranks make the
-sinks, so those of files open them with their first record. They take records that lack keys, as
-those of a FormatMonitor and of older logs do.
+sinks, so a sink opens its file with its first record. Sinks accept records without some keys: a
+FormatMonitor and older logs make such records.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ class LARS(Optimizer):
     momentum: at least 0. With 0 there is no v.
     weight_decay: at least 0. It also is in lambda.
     trust_coefficient: above 0.
-    skip: skip(parameter) says which parameters have lambda = 1 and no weight decay. By default
-        those of at most one dimension, `biases_and_norms`, as in the MLPerf rules for LARS. None:
-        none, as in CPD. It is asked at each step, and is not in state_dict().
+    skip: skip(parameter) says which parameters have lambda = 1 and no weight decay. The default,
+        `biases_and_norms`, skips parameters of at most one dimension, as the MLPerf rules for LARS
+        do. None skips nothing, as in CPD. It is asked at each step, and is not in state_dict().
     nesterov: w <- w - (momentum * v + lr * lambda * (g + weight_decay * w)), with the new v.
     maximize: goes along the gradient, not against it.
     foreach: all tensors of a group in one call each, which needs memory for their sum. None: on
@@ -62,8 +62,8 @@ class LARS(Optimizer):
     of a mesh. GradScaler, schedulers of learning rates, and torch.compile of step() work.
 
     Errors: ValueError, TypeError for arguments or options of a group that are not allowed, for
-    complex parameters and those that FSDP1 has flattened. TypeError from step() for gradients that
-    are sparse; nothing is changed then. ValueError from load_state_dict() for the state of another
+    complex parameters, and for parameters that FSDP1 has flattened. TypeError from step() for
+    sparse gradients; nothing is changed then. ValueError from load_state_dict() for the state of another
     optimizer.
 
     You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017

@@ -1,22 +1,22 @@
 """Convolutions of one to three dimensions, also transposed ones, with operands in formats.
 
-The contraction of the forward pass runs over input channels and the kernel, that of dgrad over
-output channels and the kernel, that of wgrad over the batch and space. Blocks of operands lie along
+The forward pass contracts input channels and the kernel, dgrad contracts output channels and the
+kernel, wgrad contracts the batch and space. Blocks of operands lie along
 input channels, output channels and the batch, as Microsoft's microxcaling has them; so does the
 Hadamard transform of wgrad's operands along the batch.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from torch_cgx.emulate.gemm.linear import autocast, widened
+from torch_cgx.emulate.gemm.linear import autocast, wgrad_operands, widened
 from torch_cgx.emulate.gemm.lowering import lowered, lowered_backward
-from torch_cgx.emulate.gemm.operand import rotate
-from torch_cgx.emulate.gemm.rounding import Call, Cast, Facts, caster, facts_of, hadamard_matrix
+from torch_cgx.emulate.gemm.rounding import Call, Cast, Facts, caster, facts_of
 
 
 class Geometry(NamedTuple):
@@ -84,16 +84,8 @@ class Convolution(torch.autograd.Function):
                 wq = _cast(cast, facts, weight, "dgrad.weight", channels)
             dx = _gradient(ctx.call.number, gq, x, wq, ctx.geometry, 0).to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
-            a, b = grad, x
-            if facts.hadamard:
-                matrix = hadamard_matrix(ctx.call.number, grad)
-                a, b = rotate(grad, matrix), rotate(x, matrix)
-            if gq is not None and facts.keep_gradient:
-                a = gq
-            else:
-                a = _cast(cast, facts, a, "wgrad.gradient", 0)
-            if not facts.keep_input:
-                b = _cast(cast, facts, b, "wgrad.input", 0)
+            flat = functools.partial(_cast, cast, facts)
+            a, b = wgrad_operands(ctx.call.number, facts, flat, grad, x, gq)
             dw = _gradient(ctx.call.number, a, b, weight, ctx.geometry, 1).to(ctx.dtypes[1])
         if ctx.needs_input_grad[2]:
             db = grad.sum([0, *range(2, grad.dim())]).to(ctx.dtypes[2])

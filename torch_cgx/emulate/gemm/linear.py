@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch_cgx.emulate.gemm.operand import rotate
 from torch_cgx.emulate.gemm.rounding import (
     Call,
+    Cast,
     Facts,
     caster,
     facts_of,
@@ -28,6 +29,28 @@ def multiply(number: int, facts: Facts, a: torch.Tensor, b: torch.Tensor) -> tor
 def widened(x: torch.Tensor) -> torch.Tensor:
     """float32 of 16-bit types, so that all numbers of formats are exact."""
     return x.float() if x.element_size() < 4 else x
+
+
+def wgrad_operands(
+    number: int,
+    facts: Facts,
+    cast: Cast,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    cast_grad: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient and the input of wgrad, whose contraction begins with dimension 0. x: the saved
+    input, which is cast already if `facts` keeps it. cast_grad: dgrad's gradient, if there is one.
+    """
+    a, b = grad, x
+    if facts.hadamard:
+        matrix = hadamard_matrix(number, grad)
+        a, b = rotate(grad, matrix), rotate(x, matrix)
+    if cast_grad is not None and facts.keep_gradient:
+        a = cast_grad
+    else:
+        a = cast(a, "wgrad.gradient", 0)
+    return a, b if facts.keep_input else cast(b, "wgrad.input", 0)
 
 
 class Linear(torch.autograd.Function):
@@ -65,16 +88,7 @@ class Linear(torch.autograd.Function):
             wq = weight if facts.keep_weight else cast(weight, "dgrad.weight", 0)
             dx = multiply(ctx.call.number, facts, gq, wq).to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
-            a, b = grad, x
-            if facts.hadamard:
-                matrix = hadamard_matrix(ctx.call.number, grad)
-                a, b = rotate(grad, matrix), rotate(x, matrix)
-            if gq is not None and facts.keep_gradient:
-                a = gq
-            else:
-                a = cast(a, "wgrad.gradient", 0)
-            if not facts.keep_input:
-                b = cast(b, "wgrad.input", 0)
+            a, b = wgrad_operands(ctx.call.number, facts, cast, grad, x, gq)
             dw = multiply(ctx.call.number, facts, a.t(), b).to(ctx.dtypes[1])
         if ctx.needs_input_grad[2]:
             db = grad.sum(0).to(ctx.dtypes[2])
