@@ -63,8 +63,8 @@ class LARS(Optimizer):
 
     Errors: ValueError, TypeError for arguments or options of a group that are not allowed, for
     complex parameters, and for parameters that FSDP1 has flattened. TypeError from step() for
-    sparse gradients; nothing is changed then. ValueError from load_state_dict() for the state of another
-    optimizer.
+    sparse gradients; nothing is changed then. ValueError from load_state_dict() for the state of
+    another optimizer.
 
     You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017
     (arXiv:1708.03888). The defaults are CPD's, which has lr in v as here.
