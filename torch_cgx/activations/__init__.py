@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from torch_cgx.activations.layers.dropout import Dropout
     from torch_cgx.activations.layers.gate_modules import GEGLU, ReGLU, SwiGLU
     from torch_cgx.activations.layers.norm_modules import LayerNorm, RMSNorm
+    from torch_cgx.activations.projection.modules import Linear
     from torch_cgx.activations.report.memory import memory
     from torch_cgx.activations.report.report import Report
     from torch_cgx.activations.saved import Compression, compress, compress_saved
@@ -89,6 +90,7 @@ _HOME = {
         "LayerNorm",
         "RMSNorm",
     ),
+    "projection.modules": ("Linear",),
     "report.memory": ("memory",),
     "report.report": ("Report",),
     "saved": (
@@ -113,6 +115,7 @@ __all__ = [
     "Hardtanh",
     "LayerNorm",
     "LeakyReLU",
+    "Linear",
     "LogSigmoid",
     "Mish",
     "RMSNorm",

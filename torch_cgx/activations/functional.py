@@ -32,6 +32,7 @@ from torch_cgx.activations.few_bit.function import apply, check_input, check_tab
 from torch_cgx.activations.layers.dropout import dropout
 from torch_cgx.activations.layers.gates import geglu, reglu, swiglu
 from torch_cgx.activations.layers.norms import layer_norm, rms_norm
+from torch_cgx.activations.projection.function import linear
 from torch_cgx.activations.tables.table import Table
 
 
@@ -279,6 +280,7 @@ __all__ = [
     "hardtanh",
     "layer_norm",
     "leaky_relu",
+    "linear",
     "logsigmoid",
     "mish",
     "reglu",

@@ -55,8 +55,9 @@ _BY_NODE = tuple(
         (r"CheckpointFunction|_NoopSaveInputs", CHECKPOINT),
         (r".*(Attention|Sdpa|Sdp)", ATTENTION),
         (r"(Safe)?Softmax|MaskedSoftmax", ATTENTION),
-        (r"_FewBit", ACTIVATION),  # this and the next two: our own functions
+        (r"_FewBit", ACTIVATION),  # this and the next three: our own functions
         (r"_Gated", GATE),
+        (r"_Projected", LINEAR),
         (r"_(Replay|Bits)$", MASK),
         (r"(Native|Fused|Cudnn|Miopen|Mkldnn)?_?(Batch|Layer|Group|Instance|Rms|RMS)_?Norm", NORM),
         (r"(Native|Fused)?Dropout|MaskedFill|MaskedScatter", MASK),

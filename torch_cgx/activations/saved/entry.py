@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from torch_cgx.activations._history import next_node
+from torch_cgx.activations._rank import rank_of_process
+from torch_cgx.activations._samples import are_saved
 from torch_cgx.activations._weights import has_storage, is_cast_of, is_weight
 from torch_cgx.activations.saved import integers, masks
 from torch_cgx.activations.saved.codings import Coding
@@ -49,7 +51,7 @@ class Entry:
         self._rules, self._ledger, self._step = rules, ledger, step
         self._names_of, self._model, self._measure = names_of, model, measure
         self._lock = threading.RLock()  # several threads may settle what one has saved
-        self._rank = _rank() if rules.stochastic else 0
+        self._rank = rank_of_process() if rules.stochastic else 0
         self._number = 0
         self._of_module: dict[str, int] = {}  # floating tensors that each module has saved
         self.frame: FrameType | None = None
@@ -115,7 +117,7 @@ class Entry:
         self._largest = max(self._largest, tensor.numel())
         if not tensor.is_floating_point() or tensor.numel() * _ROW > self._largest:
             return False
-        alone = tensor.grad_fn is None and not tensor.requires_grad
+        alone = tensor.grad_fn is None and not tensor.requires_grad and not are_saved()
         return alone or tensor.shape[-1:] == (1,)
 
     def _root(self, stack: list[nn.Module]) -> nn.Module | None:
@@ -225,9 +227,3 @@ class Entry:
         if self._measure:
             ledger.measure(label, values, decode().view(values.shape))
         return decode, payload
-
-
-def _rank() -> int:
-    import torch.distributed as dist
-
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -110,14 +110,6 @@ def total_bits(format: OperandFormat, x: torch.Tensor, axis: int) -> float:
     return total
 
 
-def hadamard(size: int, signs: torch.Tensor) -> torch.Tensor:
-    """The matrix H diag(signs) / sqrt(size) of Sylvester's construction, orthonormal."""
-    matrix = torch.ones(1, 1, dtype=torch.float64, device="cpu")
-    while matrix.shape[0] < size:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix * signs.double() / size**0.5
-
-
 def rotate(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """Multiplies each block of rows of x [rows, ...] by the matrix; missing rows of the last block
     are zeros. The result has whole blocks of rows.

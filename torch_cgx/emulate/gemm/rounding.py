@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_cgx._hadamard import hadamard
 from torch_cgx.emulate.gemm import product as products
 from torch_cgx.emulate.gemm.formats import OPERANDS, GemmFormats, OperandFormat, Scaled, by_axis
-from torch_cgx.emulate.gemm.operand import Key, Result, cast_along, hadamard
+from torch_cgx.emulate.gemm.operand import Key, Result, cast_along
 from torch_cgx.emulate.gemm.scales import History
 
 _numbers = itertools.count(1)

@@ -1,0 +1,267 @@
+"""`linear`: torch's linear function that keeps a part of its input for the gradient of the weight.
+
+y = x W^T + b and dx = dy W are torch's own. With rows x_i of the batch, dW = sum_i dy_i x_i^T is
+estimated without bias from k kept rows, or from S x, of which S is made again in backward from a
+key: dW ~ (S dy)^T (S x). By features, k columns of x are kept, or x S^T: dW ~ (dy^T x S^T) S.
+
+Projections: Bershatsky et al., "Memory-Efficient Backpropagation through Large Linear Layers"
+(2022), whose package is FewBit. Sampling: sampling.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torch_cgx.activations._once import once
+from torch_cgx.activations._operators import FLOATING
+from torch_cgx.activations._samples import saving_samples
+from torch_cgx.activations.projection import _operators
+
+Method = Literal["wta", "rows", "gaussian", "rademacher", "srht"]
+By = Literal["batch", "features"]
+SAMPLING = ("wta", "rows")
+METHODS = (*SAMPLING, "gaussian", "rademacher", "srht")
+_UNLIMITED = ("gaussian", "rademacher")  # which may have more rows than there are
+_NAME = "_cgx_kept"  # attribute of an input: what layers that get the same tensor share
+_MOST_KEY = 2**63 - 1
+_ops = torch.ops.torch_cgx
+
+
+class Settings(NamedTuple):
+    """keep: a part of the rows or columns; rows: how many, in place of it."""
+
+    keep: float
+    method: Method
+    by: By
+    rows: int | None
+
+
+def checked(keep: Any, method: Any, by: Any, rows: Any) -> Settings:
+    """TypeError, ValueError: what is not allowed."""
+    if isinstance(keep, bool) or not isinstance(keep, (int, float)):
+        raise TypeError(f"keep={keep!r}; allowed: numbers above 0, to 1")
+    if not 0 < keep <= 1:
+        raise ValueError(f"keep={keep!r}; allowed: numbers above 0, to 1")
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}; allowed: {', '.join(METHODS)}")
+    if by not in ("batch", "features"):
+        raise ValueError(f"by={by!r}; allowed: batch, features")
+    if rows is not None:
+        if isinstance(rows, bool) or not isinstance(rows, int):
+            raise TypeError(f"rows={rows!r}; allowed: integers from 1, None")
+        if rows < 1:
+            raise ValueError(f"rows={rows!r}; allowed: integers from 1, None")
+    return Settings(float(keep), method, by, rows)
+
+
+class _Sample:
+    """What layers that get one tensor share. facts: what it is made of; kept: the sample [k, in]
+    or [n, k], or the projection; index: of what is sampled, or a projection's key. uses: backward
+    passes that have used it (a list, so that a node can count without holding `kept`).
+    """
+
+    __slots__ = ("facts", "index", "kept", "uses")
+
+    def __init__(self, kept: Tensor, index: Tensor, facts: Any):
+        self.kept, self.index, self.facts = kept, index, facts
+        self.uses: list[None] = []
+
+
+class _Projected(torch.autograd.Function):
+    """kept, index: inputs, so that autograd saves the same tensors for all that share them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        kept: Tensor,
+        index: Tensor,
+        method: str,
+        by: str,
+        uses: list[None] | None,
+    ) -> Tensor:
+        ctx.save_for_backward(kept, index, weight)
+        ctx.method, ctx.by, ctx.uses = method, by, uses
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        kept, index, weight = ctx.saved_tensors
+        if ctx.uses is not None:
+            ctx.uses.append(None)
+        dy = gradients[0]
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        dx = dweight = dbias = None
+        with torch.no_grad():
+            rows = dy.reshape(-1, dy.shape[-1])
+            if needs_x:
+                dx = dy @ weight
+            if needs_weight:
+                dweight = _of_weight(rows, kept, index, weight.shape[1], ctx.method, ctx.by)
+            if needs_bias:
+                dbias = rows.sum(0)
+        found = once("linear with keep", (dy, weight), (dx, dweight, dbias))
+        return *found, None, None, None, None, None
+
+
+def _of_weight(dy: Tensor, kept: Tensor, index: Tensor, width: int, method: str, by: str) -> Tensor:
+    sampled = method in SAMPLING
+    if by == "batch":
+        part = dy.index_select(0, index) if sampled else None
+        if part is None:
+            part = _ops.projection_project(dy, index, kept.shape[0], method)
+        return part.t() @ kept
+    product = dy.t() @ kept
+    if not sampled:
+        return _ops.projection_back(product, index, width, method)
+    found = product.new_zeros(product.shape[0], width, dtype=kept.dtype, device=kept.device)
+    return found.index_add_(1, index, product)
+
+
+def _sample(x: Tensor, key: Tensor, count: int, settings: Settings) -> tuple[Tensor, Tensor]:
+    """What is kept of x [n, width], and the index or key that backward needs."""
+    turned = x.t() if settings.by == "features" else x
+    if settings.method not in SAMPLING:
+        kept = _ops.projection_project(turned, key, count, settings.method)
+        return (kept.t().contiguous() if settings.by == "features" else kept), key
+    index, factor = _ops.projection_choose(turned, key, count, settings.method)
+    factor = factor.to(x.dtype)
+    if settings.by == "features":
+        return x.index_select(1, index) * factor, index
+    return x.index_select(0, index) * factor[:, None], index
+
+
+def _count(x: Tensor, settings: Settings) -> int | None:
+    """How many rows or columns are kept; None: all, exactly. ValueError: none."""
+    n = x.shape[-1] if settings.by == "features" else x.numel() // max(x.shape[-1], 1)
+    what = "features" if settings.by == "features" else "rows"
+    if settings.rows is not None:
+        count = settings.rows
+        if count >= n and settings.method not in _UNLIMITED:
+            return None
+        return count
+    if settings.keep == 1:
+        return None
+    count = int(settings.keep * n + 1e-9)
+    if count == 0:
+        raise ValueError(
+            f"keep={settings.keep:g} of {n} {what} keeps none; allowed: a keep of at least "
+            f"{1 / n:.3g}, more {what}"
+        )
+    return count
+
+
+def linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    keep: float = 0.2,
+    method: Method = "wta",
+    by: By = "batch",
+    rows: int | None = None,
+    _key: Tensor | None = None,
+) -> Tensor:
+    """torch.nn.functional.linear that keeps a part of its input for the gradient of the weight.
+
+    input: [..., in], weight: [out, in], bias: [out] or None; float32, float64, float16 or bfloat16.
+    The result and the gradients of input and bias are exact; the gradient of the weight is an
+    estimate with the right mean. Kept are k = int(keep * n) of the n rows of the batch (the product
+    of all dimensions but the last), so keep * n * in values in place of n * in:
+
+    method: "wta" keeps the largest rows, and others with a probability proportional to their norm;
+        "rows" keeps rows at random, all alike; "gaussian", "rademacher" and "srht" keep a random
+        projection of all rows, which takes longer.
+    by: "batch", or "features": k = int(keep * in) columns or projections of the columns.
+    rows: k itself, in place of keep. More than there are: exact with sampling and "srht".
+
+    keep=1, a weight that requires no gradient, an empty input and torch.func's transforms are
+    torch's own function. Random numbers come from a key of 63 bits that each call draws from
+    torch's generator of the CPU, and from the rank: torch.manual_seed, a restored state of the
+    generator and checkpoints repeat them. Layers that get the same tensor, such as query, key and
+    value, share what is kept (in eager mode, if they get the same tensor object and settings, and
+    it is no leaf). Second derivatives are a RuntimeError.
+
+    TypeError: another dtype, layout, or a DTensor. ValueError: settings that are not allowed; k
+    would be 0.
+    """
+    settings = checked(keep, method, by, rows)
+    return projected(input, weight, bias, settings, _key)
+
+
+def projected(
+    x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, key: Tensor | None = None
+) -> Tensor:
+    """`linear` with settings that are checked."""
+    _check(x, weight)
+    compiling = torch.compiler.is_compiling()
+    if weight.requires_grad and key is None:
+        # Also without autograd: a reentrant checkpoint runs its forward pass twice, first without,
+        # and what draws after this call must draw the same numbers.
+        key = torch.randint(_MOST_KEY, (), dtype=torch.int64, device="cpu")
+    count = _count(x, settings) if x.numel() and weight.requires_grad else None
+    transforms = not compiling and torch._C._are_functorch_transforms_active()
+    if count is None or transforms or not torch.is_grad_enabled():
+        return F.linear(x, weight, bias)
+    assert key is not None
+    own = x
+    device = x.device.type
+    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+        x, weight = x.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    flat = x.detach().reshape(-1, x.shape[-1])
+    if compiling:
+        kept, index = _sample(flat, key, count, settings)
+        return _Projected.apply(x, weight, bias, kept, index, settings.method, settings.by, None)
+    one = _shared(own, flat, key, count, settings)
+    with saving_samples():
+        return _Projected.apply(
+            x, weight, bias, one.kept, one.index, settings.method, settings.by, one.uses
+        )
+
+
+def _shared(own: Tensor, flat: Tensor, key: Tensor, count: int, settings: Settings) -> _Sample:
+    """The sample of `flat`, or the one that another layer has made of the same tensor `own`.
+
+    A leaf does not share: it may be the batch of many steps, each of which needs new numbers. For
+    the same reason a sample that a backward pass has used is not used again.
+    """
+    facts = own._version, flat.dtype, count, settings
+    before: _Sample | None = getattr(own, _NAME, None)
+    if before is not None and before.facts == facts and not before.uses:
+        return before
+    with torch.no_grad():
+        made = _Sample(*_sample(flat, key, count, settings), facts)
+    if own.grad_fn is not None:
+        setattr(own, _NAME, made)
+    return made
+
+
+def _check(x: Any, weight: Tensor) -> None:
+    for name, tensor in (("input", x), ("weight", weight)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; allowed: torch.Tensor")
+        if tensor.is_nested or tensor.layout != torch.strided:
+            layout = "nested" if tensor.is_nested else str(tensor.layout)
+            raise TypeError(f"{name} is {layout}; allowed: strided tensors")
+        if tensor.dtype not in FLOATING:
+            raise TypeError(
+                f"{name} is {tensor.dtype}; allowed: float32, float64, float16, bfloat16"
+            )
+        spread = sys.modules.get("torch.distributed.tensor")
+        if spread is not None and isinstance(tensor, spread.DTensor):
+            raise TypeError(
+                f"{name} is a DTensor; allowed: plain tensors, as of FSDP2 and "
+                "DistributedDataParallel. Tensor parallelism needs torch.nn.Linear"
+            )
+
+
+__all__ = ["METHODS", "SAMPLING", "By", "Method", "Settings", "_operators", "linear"]
