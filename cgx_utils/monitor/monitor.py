@@ -40,7 +40,7 @@ class Monitor:
         dropped, with a warning; the training goes on.
     saved: what compresses saved tensors (torch_cgx.activations.compress_saved, or the result of
         compress). A record then has the errors of the tensors that its last step saved; other
-        steps are not measured.
+        steps are not measured. And it has the bytes that these tensors had, and now have.
     formats: what emulates formats (the result of torch_cgx.emulate.apply). A record then has what
         they did to this rank's tensors in its last step, which alone is measured. With DDP a step
         ends with its backward pass: what the optimizer casts is of the step before.
@@ -214,6 +214,8 @@ class Monitor:
             "communicator": self._backend.stats()["communicator"],
             "errors": {} if self._observer is None else dict(self._observer.errors),
             "saved_errors": {} if self._saved is None else self._saved.errors,
+            "saved_bytes": None if self._saved is None else self._saved.bytes_saved,
+            "kept_bytes": None if self._saved is None else self._saved.bytes_kept,
             "formats": {} if self._formats is None or not whole else self._formats.taken(),
             "bits": {name: one.bits for name, one in decided.items()},
             "codec": {name: one.codec_name for name, one in decided.items()},

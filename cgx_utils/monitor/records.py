@@ -16,6 +16,9 @@ errors: {name: relative L2 error of the reduced gradient}, of a sample of its va
     exact mean; the last that was measured. With error feedback it includes what the feedback added
 saved_errors: {module: relative L2 error of the floating tensor that it saved in the record's last
     step; its second tensor is MODULE#2, and so on}, of `saved` of the Monitor; {} without one
+saved_bytes, kept_bytes: of the last forward pass that `saved` of the Monitor compressed, on this
+    rank: bytes that nodes saved, and of the payloads that stood for them until the backward pass.
+    What is kept as it is counts in neither. None without `saved`
 formats: {LAYER/TENSOR: what a cast to an emulated format did to it in the record's last step}, of
     `formats` of the Monitor, of this rank; {} without it, and in the last record if that has fewer
     steps than the others. Names are as in "blocks.0.up/forward.input", "conv1/activations",

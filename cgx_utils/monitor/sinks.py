@@ -23,26 +23,20 @@ _WORST = 2  # layers that a line of the table names
 
 
 class Table:
-    """A line for each record, under a header, and one for its formats. file: stderr by default,
-    where a line that cannot be written is lost; another file that fails drops the sink.
+    """A line for each record, under a header, and one for its formats. What a Monitor with `saved`
+    has of bytes for backward stands beside those on the wire. file: stderr by default, where a line
+    that cannot be written is lost; another file that fails drops the sink.
     """
-
-    HEAD = (
-        f"{'step':>8} {'ms/step':>9} {'exposed':>8} {'MB/step':>8} {'fewer':>7} "
-        f"{'encode':>7} {'transfer':>8} {'decode':>7}  worst relative errors"
-    )
-
-    HEAD_OF_FORMATS = f"{'step':>8} {'ms/step':>9}  formats"
 
     def __init__(self, file: IO[str] | None = None):
         self._file = file
-        self._headed = False
+        self._head = ""  # the last that was written
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         of_gradients = "bytes_sent" in record
-        head = self.HEAD if of_gradients else self.HEAD_OF_FORMATS
-        lines = [] if self._headed else [head]
-        self._headed = True
+        head = head_of(record)
+        lines = [] if self._head == head else [head]
+        self._head = head
         formats = summary(record.get("formats", {}))
         if of_gradients:
             lines.append(line_of(record))
@@ -58,17 +52,37 @@ class Table:
         self._file.flush()
 
 
+def head_of(record: Mapping[str, Any]) -> str:
+    """The titles of the columns that a record fills."""
+    begin = f"{'step':>8} {'ms/step':>9}"
+    if "bytes_sent" not in record:
+        return f"{begin}  formats"
+    kept = f"{'saved MB':>9} {'kept MB':>8} " if _has_kept(record) else ""
+    return (
+        f"{begin} {'exposed':>8} {'MB/step':>8} {'fewer':>7} {kept}"
+        f"{'encode':>7} {'transfer':>8} {'decode':>7}  worst relative errors"
+    )
+
+
 def line_of(record: Mapping[str, Any]) -> str:
     """A line of the table; stages in ms."""
     exposed = "" if record["exposed"] is None else f"{100 * record['exposed']:.1f} %"
     ratio = "" if record["ratio"] is None else f"{record['ratio']:.2f}x"
     known = [(error, name) for name, error in record["errors"].items() if error]
     worst = ", ".join(f"{name} {error:.3g}" for error, name in sorted(known, reverse=True)[:_WORST])
+    kept = ""
+    if _has_kept(record):
+        kept = f"{record['saved_bytes'] / 1e6:>9.3f} {record['kept_bytes'] / 1e6:>8.3f} "
     return (
         f"{record['step']:>8} {1e3 * record['seconds_per_step']:>9.2f} {exposed:>8} "
-        f"{record['bytes_sent'] / 1e6:>8.3f} {ratio:>7} {1e3 * record['seconds_encode']:>7.2f} "
-        f"{1e3 * record['seconds_transfer']:>8.2f} {1e3 * record['seconds_decode']:>7.2f}  {worst}"
+        f"{record['bytes_sent'] / 1e6:>8.3f} {ratio:>7} {kept}"
+        f"{1e3 * record['seconds_encode']:>7.2f} {1e3 * record['seconds_transfer']:>8.2f} "
+        f"{1e3 * record['seconds_decode']:>7.2f}  {worst}"
     ).rstrip()
+
+
+def _has_kept(record: Mapping[str, Any]) -> bool:
+    return record.get("kept_bytes") is not None
 
 
 class _OwnFile:
@@ -116,7 +130,7 @@ class Csv(_OwnFile):
     PLAIN = (
         *("step", "steps", "seconds_per_step", "exposed_seconds", "exposed", "bytes_raw"),
         *("bytes_sent", "ratio", "seconds_encode", "seconds_transfer", "seconds_decode"),
-        *("communicator", "world_size"),
+        *("communicator", "world_size", "saved_bytes", "kept_bytes"),
     )
     LAYER = ("name", "error", "bits", "codec")
     FORMAT = ("underflowed", "saturated", "sqnr", "amax")
@@ -148,7 +162,7 @@ class TensorBoard:
 
     SCALARS = (
         *("seconds_per_step", "exposed_seconds", "exposed", "bytes_raw", "bytes_sent", "ratio"),
-        *("seconds_encode", "seconds_transfer", "seconds_decode"),
+        *("seconds_encode", "seconds_transfer", "seconds_decode", "saved_bytes", "kept_bytes"),
     )
 
     def __init__(self, writer: Any):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.utils.test_monitor_sinks import RECORD
+from tests.utils.test_monitor_sinks import RECORD, SAVED
 from torch_cgx.cli import main as cli
 from torch_cgx.cli.report import read, remarks, summary
 
@@ -44,6 +44,33 @@ def test_text(tmp_path, capsys):
     assert any(line.split() == "a.weight 2 (was 4) maxmin 0.5 0.125".split() for line in lines)
     assert "- the error of a.weight has grown from 0.125 to 0.5" in lines
     assert any(line.startswith("- no error is known of 1 compressed layers (c") for line in lines)
+
+
+def test_what_is_kept_for_backward(tmp_path, capsys):
+    fewer = {"saved_bytes": 12_500_000, "kept_bytes": 500_000}
+    log = str(_write(tmp_path / "log", [{**RECORD, **SAVED}, _later(**fewer)]))
+    assert cli(["report", log, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["saved_bytes"] == 12_500_000 and found["kept_bytes"] == 1_000_000  # over steps
+    assert cli(["report", log]) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("kept for")]
+    assert line.split("  ")[-1] == "977 KiB of the 11.9 MiB that was compressed, 12.50x smaller"
+
+
+def test_without_saved_nothing_is_said_of_it(tmp_path, capsys):
+    older = {key: value for key, value in RECORD.items() if key not in SAVED}
+    for record in (RECORD, older):
+        log = str(_write(tmp_path / "log", [record]))
+        assert cli(["report", log]) == 0
+        assert "backward" not in capsys.readouterr().out
+        assert cli(["report", log, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["kept_bytes"] is None
+
+
+@pytest.mark.parametrize("value", [-1, "many"])
+def test_bytes_that_no_monitor_writes(tmp_path, value):
+    log = _write(tmp_path / "log", [{**RECORD, **SAVED, "kept_bytes": value}])
+    assert cli(["report", str(log)]) != 0
 
 
 def test_a_truncated_last_line_is_left_out(tmp_path):

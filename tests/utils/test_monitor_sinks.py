@@ -26,12 +26,17 @@ RECORD = {
     "seconds_decode": 3e-3,
     "communicator": "shm",
     "errors": {"a.weight": 0.125, "b.weight": 0.25, "b.bias": 0.0, "c": None},
-    "saved_errors": {"blocks.0": 0.0625},
+    "saved_errors": {},
+    "saved_bytes": None,
+    "kept_bytes": None,
     "bits": {"a.weight": 4, "b.weight": 4, "b.bias": 32, "c": 4},
     "codec": {"a.weight": "maxmin", "b.weight": "maxmin", "b.bias": "exact", "c": "maxmin"},
     "rank": 0,
     "world_size": 2,
 }
+# Of a Monitor(saved=...).
+SAVED = {"saved_errors": {"blocks.0": 0.0625}, "saved_bytes": 12_500_000, "kept_bytes": 1_250_000}
+WITH_SAVED = {**RECORD, **SAVED}
 
 
 def test_table():
@@ -46,6 +51,29 @@ def test_table():
     assert second.split()[:4] == ["cgx:", "200", "50.00", "0.500"]
 
 
+def test_a_table_shows_what_is_kept_beside_what_is_sent():
+    file = io.StringIO()
+    table = Table(file)
+    table(WITH_SAVED)
+    table({**WITH_SAVED, "step": 200, "saved_bytes": 0, "kept_bytes": 0})
+    head, first, second = file.getvalue().splitlines()
+    words = "cgx: 100 50.00 20.0 % 0.500 7.50x 12.500 1.250 1.00 2.00 3.00 b.weight 0.25,"
+    assert first.split()[:14] == words.split()
+    assert second.split()[7:9] == ["0.000", "0.000"]
+    for title, cell in (("fewer", "7.50x"), ("saved MB", "12.500"), ("kept MB", "1.250")):
+        assert head.index(title) + len(title) == first.index(cell) + len(cell)  # right-aligned
+
+
+def test_a_table_that_gets_records_of_another_kind_has_a_new_head():
+    file = io.StringIO()
+    table = Table(file)
+    for record in (RECORD, WITH_SAVED, WITH_SAVED, RECORD):
+        table(record)
+    heads = ["saved" in line for line in file.getvalue().splitlines() if "ms/step" in line]
+    assert heads == [False, True, False]
+    assert len(file.getvalue().splitlines()) == 3 + 4
+
+
 def test_json_lines_and_csv(tmp_path):
     lines, rows = JsonLines(tmp_path / "log"), Csv(tmp_path / "log.csv")
     for sink in (lines, rows):
@@ -56,8 +84,20 @@ def test_json_lines_and_csv(tmp_path):
     assert found == [RECORD, {**RECORD, "step": 200}]
     table = list(csv.DictReader((tmp_path / "log.csv").open()))
     assert len(table) == 2 * (1 + 4)
+    assert table[0]["kept_bytes"] == table[0]["saved_bytes"] == ""
     assert table[0]["seconds_per_step"] == "0.05" and table[0]["name"] == ""
     assert (table[2]["step"], table[2]["name"], table[2]["error"]) == ("100", "b.weight", "0.25")
+
+
+def test_logs_have_what_is_kept(tmp_path):
+    lines, rows = JsonLines(tmp_path / "log"), Csv(tmp_path / "log.csv")
+    for sink in (lines, rows):
+        sink(WITH_SAVED)
+        sink.close()
+    assert json.loads((tmp_path / "log").read_text()) == WITH_SAVED
+    first, *others = csv.DictReader((tmp_path / "log.csv").open())
+    assert (first["saved_bytes"], first["kept_bytes"]) == ("12500000", "1250000")
+    assert all(row["kept_bytes"] == "" and row["codec"] for row in others)
 
 
 class Writer:
@@ -84,8 +124,17 @@ def test_tensorboard_gets_scalars():
     assert not any("b.bias" in name for name, _ in writer.scalars)
     assert writer.scalars["cgx/exact_layers", 100] == 1
     assert ("cgx/exposed", 100) not in writer.scalars
+    assert not any("saved" in name or "kept" in name for name, _ in writer.scalars)
     assert all(math.isfinite(value) for value in writer.scalars.values())
     assert writer.flushed == 1
+
+
+def test_tensorboard_gets_what_is_kept():
+    writer = Writer()
+    TensorBoard(writer)(WITH_SAVED)
+    assert writer.scalars["cgx/saved_bytes", 100] == 12_500_000
+    assert writer.scalars["cgx/kept_bytes", 100] == 1_250_000
+    assert writer.scalars["cgx/saved_error/blocks.0", 100] == 0.0625
 
 
 class Files:

@@ -98,6 +98,9 @@ def _checked(record: Record) -> Record:
         record = {**_NOT_OF_FORMATS, **record}
     for name in ("errors", "bits", "codec"):
         record[name].items()  # noqa: B018
+    for name in ("saved_bytes", "kept_bytes"):  # older logs have none
+        if record.get(name) is not None and not record[name] >= 0:
+            raise ValueError(name)
     for values in record.get("formats", {}).values():  # older logs have none
         if not all(isinstance(value, int | float | None) for value in values.values()):
             raise TypeError("formats")
@@ -120,6 +123,8 @@ def summary(records: Sequence[Record], notes: Sequence[str] = ()) -> dict[str, A
         "bytes_sent": _mean(records, "bytes_sent"),
         "bytes_sent_in_all": None,
         "ratio": last["ratio"],
+        "saved_bytes": _mean(records, "saved_bytes"),
+        "kept_bytes": _mean(records, "kept_bytes"),
         "layers": layers(records),
         "formats": report_formats.rows(records),
     }
@@ -137,7 +142,7 @@ def summary(records: Sequence[Record], notes: Sequence[str] = ()) -> dict[str, A
 
 def _mean(records: Sequence[Record], name: str) -> float | None:
     """Over steps; None where no record has it."""
-    known = [one for one in records if one[name] is not None]
+    known = [one for one in records if one.get(name) is not None]
     steps = sum(one["steps"] for one in known)
     return sum(one[name] * one["steps"] for one in known) / steps if steps else None
 
@@ -212,6 +217,8 @@ def text_of(found: dict[str, Any], every_layer: bool = False) -> str:
         rows.append(("sent by rank 0", f"{sent} per step, {whole} in all{ratio}"))
         stages = ", ".join(f"{stage} {time_text(found[f'seconds_{stage}'])}" for stage in _STAGES)
         rows.append(("engine, per step", stages))
+    if found["kept_bytes"] is not None:
+        rows.append(("kept for backward", _kept(found["saved_bytes"], found["kept_bytes"])))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
     shown = found["layers"] if every_layer else found["layers"][:_SHOWN]
@@ -229,6 +236,12 @@ def text_of(found: dict[str, Any], every_layer: bool = False) -> str:
     if found["remarks"]:
         lines += ["", *(f"- {one}" for one in found["remarks"])]
     return "\n".join(lines)
+
+
+def _kept(saved: float, kept: float) -> str:
+    """What payloads keep of what nodes have saved."""
+    fewer = f", {saved / kept:.2f}x smaller" if kept else ""
+    return f"{size_text(kept)} of the {size_text(saved)} that was compressed{fewer}"
 
 
 def _numbers(row: dict[str, Any]) -> list[str]:
