@@ -6,16 +6,16 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from torch_cgx._gradient import Gradient, Loss
 from torch_cgx.emulate._cast import cast
 from torch_cgx.emulate.gemm.formats import OPERANDS, GemmFormats
-from torch_cgx.emulate.insight.gradient import Gradient, Loss, replaced
 from torch_cgx.emulate.training.emulation import Emulation, check_model, check_plan
 from torch_cgx.emulate.training.optimizers import local
 from torch_cgx.emulate.training.plan import Plan, make_plan
@@ -132,7 +132,7 @@ def blame(
     ]
     weights, gradients = _weights(model, wanted), _gradients(wanted)
     for name, one, values in weights:
-        with replaced(one, values):
+        with _replaced(one, values):
             rows.append(Row(name, "weights", gradient.error()))
     for number, name in enumerate(gradient.names):
         if gradients is not None and wanted.takes(name):
@@ -149,7 +149,7 @@ def _total(model: nn.Module, gradient: Gradient, wanted: Settings, plan: Plan) -
     """The error with all at once: weights are cast, then the model runs, then gradients are."""
     with contextlib.ExitStack() as stack:
         for _, one, values in _weights(model, wanted):
-            stack.enter_context(replaced(one, values))
+            stack.enter_context(_replaced(one, values))
         if not plan.empty:
             stack.enter_context(Emulation(model, None, wanted, plan))
         now = gradient.now()
@@ -214,3 +214,14 @@ def _gradients(wanted: Settings) -> Callable[[torch.Tensor, int], torch.Tensor] 
         total = FormatSum(format.format, aps=True)
         return lambda gradient, number: total.run([gradient], number)
     return lambda gradient, number: cast(gradient, format.format, seed=wanted.seed, number=number)
+
+
+@contextlib.contextmanager
+def _replaced(parameter: nn.Parameter, values: torch.Tensor) -> Iterator[None]:
+    """Inside, a parameter has other values; afterwards its own memory again."""
+    own = parameter.data
+    parameter.data = values
+    try:
+        yield
+    finally:
+        parameter.data = own

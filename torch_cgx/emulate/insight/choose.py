@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from torch_cgx._gradient import Gradient, Loss
 from torch_cgx._policy.budget import within_budget
 from torch_cgx.emulate._formats import Float
 from torch_cgx.emulate._presets import presets
 from torch_cgx.emulate.gemm.formats import GemmFormats, gemm_formats
-from torch_cgx.emulate.insight.gradient import Gradient, Loss
 from torch_cgx.emulate.training.emulation import Emulation, check_model, check_plan
 from torch_cgx.emulate.training.notes import Entry
 from torch_cgx.emulate.training.plan import Plan, make_plan

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,9 +15,9 @@ Loss = Callable[[Any], torch.Tensor]
 
 
 class Gradient:
-    """What blame and choose compare: float64 norms of the whole gradient. names: of the parameters
-    that have one. ValueError: the loss is not one value that requires a gradient, or the gradient
-    is not finite or zero.
+    """What blame, choose and fit compare: float64 norms of the whole gradient. names: of the
+    parameters that have one. ValueError: the loss is not one value that requires a gradient, or the
+    gradient is not finite or zero.
     """
 
     def __init__(self, model: nn.Module, batch: Any, loss: Loss | None):
@@ -30,7 +29,7 @@ class Gradient:
                 "output, None"
             )
         self._model, self._loss = model, loss
-        self._args, self._kwargs = _arguments(batch)
+        self._args, self._kwargs = arguments_of(batch)
         given = _pytree.tree_leaves((self._args, self._kwargs))
         self._tensors = [one for one in given if isinstance(one, torch.Tensor)]
         self._random = torch.get_rng_state()
@@ -69,7 +68,8 @@ class Gradient:
         return error / self._norm if error == error else float("inf")
 
 
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A model's arguments and its named ones. TypeError: neither a tensor, a tuple nor a dict."""
     if isinstance(batch, Mapping):
         return (), dict(batch)
     if isinstance(batch, (tuple, list)):
@@ -123,14 +123,3 @@ def _weighted(output: Any) -> torch.Tensor:
 def _norm(tensors: Any) -> float:
     squares = [float(one.double().square().sum()) for one in tensors]
     return sum(squares) ** 0.5
-
-
-@contextlib.contextmanager
-def replaced(parameter: nn.Parameter, values: torch.Tensor) -> Iterator[None]:
-    """Inside, a parameter has other values; afterwards its own memory again."""
-    own = parameter.data
-    parameter.data = values
-    try:
-        yield
-    finally:
-        parameter.data = own
