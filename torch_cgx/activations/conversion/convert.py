@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,8 +13,11 @@ from torch import nn
 
 from torch_cgx.activations.conversion.replaceable import Found, Wanted, new_function, replacement
 from torch_cgx.activations.layers.norm_modules import CastRMSNorm, LayerNorm, RMSNorm
+from torch_cgx.activations.projection.function import Settings
+from torch_cgx.activations.projection.modules import settings_of
 
 Filter = Callable[[str, nn.Module], bool]
+_UNUSED = ("act_fn", "down_proj")  # children that a converted gated MLP does not call
 _NORMS = (LayerNorm, RMSNorm, CastRMSNorm)  # which keep their result
 
 
@@ -77,6 +81,8 @@ def convert(
     norms: bool = False,
     dropout: bool = False,
     gates: bool = False,
+    linear: float | Mapping[str, Any] | None = None,
+    pattern: str | re.Pattern[str] | None = None,
     filter: Filter | None = None,
 ) -> Conversion:
     """Replaces modules inside `model` by modules with the same forward that keep less for backward.
@@ -87,6 +93,9 @@ def convert(
     dropout: torch.nn.Dropout keeps its random key.
     gates: MLPs with gate_proj, up_proj, act_fn and a plain down_proj keep the two inputs of the
     product.
+    linear: torch.nn.Linear keeps this part of its input (activations.Linear), 0.2 or so; or a dict
+        of keep, method, by and rows.
+    pattern: regular expression of the names of linear layers (`re.search`); None: all.
     filter: called with the name and the module; False leaves the module as it is.
 
     Classes derived from known ones are replaced if they do not override forward. Modules of other
@@ -94,11 +103,12 @@ def convert(
     mode and ties stay: a module used in two places is replaced by one module in both. Outputs stay
     bit for bit, except for the tanh forms of GELU that transformers writes out (one rounding).
 
-    Everything is checked before anything is changed. ValueError: bits outside 1 to 4, nothing to
+    Everything is checked before anything is changed. ValueError: bits outside 1 to 4, a `linear` or
+    `pattern` that is not allowed, a pattern that matches no linear layer's name, nothing to
     convert, a model that is itself such a module (nothing holds it), a ScriptModule, a model
     wrapped by FullyShardedDataParallel. TypeError: arguments of other types.
     """
-    wanted = _checked(model, activations, norms, dropout, gates, filter)
+    wanted = _checked(model, activations, norms, dropout, gates, filter, (linear, pattern))
     conversion = Conversion(model)
     _plan_modules(conversion, wanted, filter)
     _plan_functions(conversion, wanted, filter)
@@ -117,7 +127,13 @@ def convert(
 
 
 def _checked(
-    model: Any, activations: Any, norms: Any, dropout: Any, gates: Any, filter: Any
+    model: Any,
+    activations: Any,
+    norms: Any,
+    dropout: Any,
+    gates: Any,
+    filter: Any,
+    linear: tuple[Any, Any],
 ) -> Wanted:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; allowed: torch.nn.Module")
@@ -132,20 +148,48 @@ def _checked(
             raise TypeError(f"{name}={value!r}; allowed: True, False")
     if filter is not None and not callable(filter):
         raise TypeError(f"filter={filter!r}; allowed: None, a function of a name and a module")
-    if activations is None and not (norms or dropout or gates):
-        raise ValueError("nothing asked for; allowed: activations, norms, dropout, gates")
+    kept, pattern = _checked_linear(*linear)
+    if activations is None and kept is None and not (norms or dropout or gates):
+        raise ValueError("nothing asked for; allowed: activations, norms, dropout, gates, linear")
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError("model is a torch.jit.ScriptModule, which is compiled; convert it before")
     for module in model.modules():
         if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
             raise ValueError("model is wrapped by FullyShardedDataParallel; convert it before")
-    wanted = Wanted(activations, norms, dropout, gates)
+    if pattern is not None:
+        _check_matches(model, pattern)
+    wanted = Wanted(activations, norms, dropout, gates, kept, pattern)
     if isinstance(replacement(model, wanted), nn.Module):
         raise ValueError(
             f"model is itself a {type(model).__name__}, and no module holds it; allowed: a module "
             "that contains what is to be replaced, such as torch.nn.Sequential(model)"
         )
     return wanted
+
+
+def _checked_linear(linear: Any, pattern: Any) -> tuple[Settings | None, re.Pattern[str] | None]:
+    kept = None
+    if linear is not None:
+        linear = dict(linear) if isinstance(linear, Mapping) else linear
+        kept = settings_of(linear, "linear")
+    if pattern is None:
+        return kept, None
+    if kept is None:
+        raise ValueError(f"pattern={pattern!r} without linear; allowed: with linear, as 0.2")
+    try:
+        return kept, re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"pattern={pattern!r} is not a regular expression: {error}") from None
+
+
+def _check_matches(model: nn.Module, pattern: re.Pattern[str]) -> None:
+    names = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    if not any(pattern.search(name) for name in names):
+        more = ", ..." if len(names) > 12 else ""
+        raise ValueError(
+            f"pattern={pattern.pattern!r} matches no linear layer; the model has: "
+            f"{', '.join(names[:12]) or 'none'}{more}"
+        )
 
 
 class _Place(NamedTuple):
@@ -192,15 +236,18 @@ def _sort(conversion: Conversion) -> None:
 
 
 def _plan_modules(conversion: Conversion, wanted: Wanted, filter: Filter | None) -> None:
-    unused: set[int] = set()  # children of modules that no longer call their act_fn
+    unused: set[int] = set()  # children of modules that no longer call these
     for old, places in _places(conversion.model).items():
-        calling = [p for p in places if not (p.key == "act_fn" and id(p.children) in unused)]
+        calling = [p for p in places if not (p.key in _UNUSED and id(p.children) in unused)]
         if isinstance(old, torch.jit.ScriptModule):
             found: Found = "a torch.jit.ScriptModule is compiled"
         else:
             found = replacement(old, wanted) if calling else None
         if found is None:
             continue
+        if wanted.pattern is not None and isinstance(old, nn.Linear):
+            if not any(wanted.pattern.search(p.name) for p in calling):
+                continue
         if filter is not None and not all(filter(p.name, old) for p in calling):
             found = "filter leaves it"
         elif isinstance(found, _NORMS) and any(map(_is_changed, calling)):

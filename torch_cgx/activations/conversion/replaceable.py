@@ -7,9 +7,10 @@ not copies: handles of hooks, optimizers, tied parameters and later changes hold
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from torch.nn.utils import parametrize
 
 from torch_cgx.activations.conversion import probes
 from torch_cgx.activations.layers.gate_modules import GatedMLP, has_hooks, is_plain_linear
+from torch_cgx.activations.projection.function import Settings
 
 Found = (
     nn.Module | str | None
@@ -27,12 +29,15 @@ Found = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to replace. activations: bits of the derivative; None: no activation functions."""
+    """What to replace. activations: bits of the derivative; None: no activation functions.
+    linear: what linear layers keep; None: no linear layers. pattern: of their names."""
 
     activations: int | None
     norms: bool
     dropout: bool
     gates: bool
+    linear: Settings | None = None
+    pattern: re.Pattern[str] | None = None
 
     def __str__(self) -> str:
         kinds = {
@@ -40,6 +45,7 @@ class Wanted:
             "norms": self.norms,
             "dropout": self.dropout,
             "gated MLPs": self.gates,
+            "linear layers": self.linear is not None,
         }
         return ", ".join(kind for kind, wanted in kinds.items() if wanted)
 
@@ -55,6 +61,8 @@ def replacement(module: nn.Module, wanted: Wanted) -> Found:
         makers.append(_dropout)
     if wanted.gates:
         makers.append(_gated)
+    if wanted.linear is not None:
+        makers.append(functools.partial(_linear, settings=wanted.linear))
     return next((found for make in makers if (found := make(module)) is not None), None)
 
 
@@ -204,6 +212,24 @@ def _dropout(module: nn.Module) -> Found:
         return unusable(module, nn.Dropout) or carry_over(module, new)
     other = _base(module, _named(nn.modules.dropout))
     return None if other is None else f"{other.__name__} has no form that keeps less"
+
+
+def _linear(module: nn.Module, settings: Settings) -> Found:
+    from torch_cgx.activations.projection.modules import Linear
+
+    if isinstance(module, Linear):
+        return "it is converted already"
+    if not isinstance(module, nn.Linear):
+        return None
+    if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
+        return "its MultiheadAttention takes the weights and does not call it"
+    why = unusable(module, nn.Linear)
+    if why:
+        return why
+    new = _blank(Linear)
+    carry_over(module, new)
+    new.set(settings)
+    return cast(nn.Module, new)
 
 
 _PARTS = ("gate_proj", "up_proj", "down_proj")

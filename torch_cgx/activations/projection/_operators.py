@@ -1,12 +1,16 @@
 """Operators of torch.library: samples and projections keyed by a tensor, for torch.compile and
 FakeTensorMode, which trace no generators.
 
+    projection_key(x) -> key                                      drawn from torch's generator
     projection_choose(x, key, keep, method) -> (index, factor)    sampling.choose
     projection_project(x, key, rows, method) -> S x               sketch.project
     projection_back(values, key, size, method) -> values S        sketch.back
 
 key: int64, one value of 0 to 2^63 - 1, on the CPU. With the rank it makes the seed, so that ranks
 with equal keys draw different numbers; the same key gives the same S again.
+
+projection_key is an operator of its own, as torch.compile may draw the numbers of torch.randint in
+the backward pass again, and others. x: only what is large is not computed again to save memory.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import torch
 from torch_cgx.activations._rank import rank_of_process
 from torch_cgx.activations.projection import sampling, sketch
 
+_MOST_KEY = 2**63 - 1
 _MOST = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -31,6 +36,14 @@ def _mixed(key: int, rank: int) -> int:
 def _generator(key: torch.Tensor, device: torch.device) -> torch.Generator:
     # torch's generator of the CPU takes 32 bits of a seed.
     return torch.Generator(device).manual_seed(_mixed(int(key), rank_of_process()) >> 32)
+
+
+def new_key() -> torch.Tensor:
+    return torch.randint(_MOST_KEY, (), dtype=torch.int64, device="cpu")
+
+
+def _key(x: torch.Tensor) -> torch.Tensor:
+    return new_key()
 
 
 def _choose(
@@ -53,9 +66,16 @@ _LIBRARY.define(
 )
 _LIBRARY.define("projection_project(Tensor x, Tensor key, SymInt rows, str method) -> Tensor")
 _LIBRARY.define("projection_back(Tensor values, Tensor key, SymInt size, str method) -> Tensor")
+_LIBRARY.define("projection_key(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_LIBRARY.impl("projection_key", _key, "CompositeExplicitAutograd")
 _LIBRARY.impl("projection_choose", _choose, "CompositeExplicitAutograd")
 _LIBRARY.impl("projection_project", _project, "CompositeExplicitAutograd")
 _LIBRARY.impl("projection_back", _back, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("torch_cgx::projection_key")
+def _fake_key(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((), dtype=torch.int64, device="cpu")
 
 
 @torch.library.register_fake("torch_cgx::projection_choose")

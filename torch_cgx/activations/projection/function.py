@@ -21,6 +21,7 @@ from torch_cgx.activations._once import once
 from torch_cgx.activations._operators import FLOATING
 from torch_cgx.activations._samples import saving_samples
 from torch_cgx.activations.projection import _operators
+from torch_cgx.activations.projection._operators import new_key
 
 Method = Literal["wta", "rows", "gaussian", "rademacher", "srht"]
 By = Literal["batch", "features"]
@@ -28,7 +29,6 @@ SAMPLING = ("wta", "rows")
 METHODS = (*SAMPLING, "gaussian", "rademacher", "srht")
 _UNLIMITED = ("gaussian", "rademacher")  # which may have more rows than there are
 _NAME = "_cgx_kept"  # attribute of an input: what layers that get the same tensor share
-_MOST_KEY = 2**63 - 1
 _ops = torch.ops.torch_cgx
 
 
@@ -132,10 +132,9 @@ def _sample(x: Tensor, key: Tensor, count: int, settings: Settings) -> tuple[Ten
         kept = _ops.projection_project(turned, key, count, settings.method)
         return (kept.t().contiguous() if settings.by == "features" else kept), key
     index, factor = _ops.projection_choose(turned, key, count, settings.method)
-    factor = factor.to(x.dtype)
     if settings.by == "features":
-        return x.index_select(1, index) * factor, index
-    return x.index_select(0, index) * factor[:, None], index
+        return (x.index_select(1, index) * factor).to(x.dtype), index
+    return (x.index_select(0, index) * factor[:, None]).to(x.dtype), index
 
 
 def _count(x: Tensor, settings: Settings) -> int | None:
@@ -205,7 +204,7 @@ def projected(
     if weight.requires_grad and key is None:
         # Also without autograd: a reentrant checkpoint runs its forward pass twice, first without,
         # and what draws after this call must draw the same numbers.
-        key = torch.randint(_MOST_KEY, (), dtype=torch.int64, device="cpu")
+        key = _ops.projection_key(x.detach()) if compiling else new_key()
     count = _count(x, settings) if x.numel() and weight.requires_grad else None
     transforms = not compiling and torch._C._are_functorch_transforms_active()
     if count is None or transforms or not torch.is_grad_enabled():
@@ -213,7 +212,8 @@ def projected(
     assert key is not None
     own = x
     device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+    known = torch.amp.is_autocast_available(device)  # not for meta
+    if known and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
         x, weight = x.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)

@@ -59,7 +59,7 @@ def _blocks(
             block = torch.randn(shape, generator=generator, dtype=torch.float32, device=like.device)
         else:
             block = _signs(generator, shape[0] * shape[1], like.device).reshape(shape)
-        yield first, block.mul_(rows**-0.5).to(like.dtype)
+        yield first, block.to(like.dtype).mul_(rows**-0.5)
 
 
 def _signs(generator: torch.Generator, n: int, device: torch.device) -> torch.Tensor:
@@ -88,7 +88,7 @@ def _srht(x: torch.Tensor, generator: torch.Generator, rows: int) -> torch.Tenso
     found = x.new_empty(rows, width, dtype=x.dtype, device=x.device)
     step = max(16, _BLOCK // m)
     for first in range(0, width, step):
-        part = x[:, first : first + step].to(wide) * (signs[:, None] * rows**-0.5)
+        part = x[:, first : first + step].to(wide) * (signs.to(wide)[:, None] * rows**-0.5)
         part = torch.nn.functional.pad(part, (0, 0, 0, m - n))
         found[:, first : first + step] = transform(part)[kept]
     return found
@@ -104,6 +104,6 @@ def _srht_back(values: torch.Tensor, generator: torch.Generator, size: int) -> t
         part = values[first : first + step].to(wide).t()
         spread = torch.zeros(m, part.shape[1], dtype=wide, device=values.device)
         spread[kept] = part
-        whole = transform(spread)[:size] * (signs[:, None] * rows**-0.5)
+        whole = transform(spread)[:size] * (signs.to(wide)[:, None] * rows**-0.5)
         found[first : first + step] = whole.t()
     return found
