@@ -108,6 +108,7 @@ _ALL = (
         "trainings that keep less for backward",
         "activations_training",
     ),
+    Part("together", "training.together", "gradients and saved tensors in few bits", "together"),
     Part(
         "emulate-training",
         "training.emulated",
