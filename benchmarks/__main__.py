@@ -110,6 +110,13 @@ _ALL = (
     ),
     Part("together", "training.together", "gradients and saved tensors in few bits", "together"),
     Part(
+        "frontier",
+        "frontier",
+        "torch's own means of keeping less for backward, and ours",
+        "frontier",
+        limit=3000.0,
+    ),
+    Part(
         "emulate-training",
         "training.emulated",
         "trainings in emulated formats, against float32",
