@@ -193,7 +193,7 @@ _TORCH = (
     Method(COMPILED, TORCH, _compiled, compiled=True),
     *(
         Method(f"compiled, budget {budget}", TORCH, _of(_compiled, budget), compiled=True)
-        for budget in (0.5, 0.2, 0.1)
+        for budget in (0.5, 0.2, 0.1, 0.05)
     ),
     Method("compiled, fp8", TORCH, _of(_compiled, fp8=True), compiled=True),
 )
@@ -227,11 +227,14 @@ _OURS = (
         )
         for bits in (8, 4)
     ),
-    Method(
-        "compiled, budget 0.2, saved 4 bits",
-        OURS,
-        _of(_compiled, 0.2, context=_saving(4)),
-        compiled=True,
+    *(
+        Method(
+            f"compiled, budget 0.2, saved {bits} bits",
+            OURS,
+            _of(_compiled, 0.2, context=_saving(bits)),
+            compiled=True,
+        )
+        for bits in (8, 4)
     ),
 )
 # Budgets in percent of the exact bytes, and the largest time of a step, by the exact one.

@@ -131,6 +131,12 @@ def _best_text(row: Row | None) -> str:
     return f"{row['method']}: {error_text(row['error'])}, {row['time']:.2f}x"
 
 
+def table(document: dict[str, Any]) -> str:
+    """As Markdown: who wins at each budget, the picture, and all rows."""
+    picture = "![Bytes kept, errors of gradients and times](../benchmarks/results/frontier.png)\n"
+    return "\n".join((budgets_table(document), picture, frontier_table(document)))
+
+
 def frontier_table(document: dict[str, Any]) -> str:
     """As Markdown: all rows by model."""
     facts, rows = document["machine"], document["rows"]

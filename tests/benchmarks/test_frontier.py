@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 
@@ -41,7 +42,7 @@ def test_a_small_run(tmp_path):
     assert all(row["peak"] > row["bytes"] and row["time"] > 0 for row in rows.values())
     assert rows["exact"]["error"] == 0 and "saved, 2 bits" in done.stdout
     assert (tmp_path / "out.png").stat().st_size > 10_000
-    table = report.frontier_table(document)
+    table = report.table(document)
     assert "| GPT | exact | 100.0 % | 100.0 % |" in table
     assert max(len(line) for line in table.splitlines() if line[:1] != "|") <= 125
 
@@ -130,25 +131,25 @@ def test_what_cannot_be_compiled_has_the_reason(cases, monkeypatch):
 
 
 def test_compiled_steps_are_of_their_settings(cases, monkeypatch):
-    """Each has its own code object: torch would take what another's settings have compiled."""
-    seen = []
-
-    def compile(function):
-        from torch._functorch import config
-
-        def run(tokens):
-            seen.append((function.__code__, config.activation_memory_budget))
-            return function(tokens)
-
-        return run
-
-    monkeypatch.setattr(torch, "compile", compile)
-    known = cases[models.GPT]
-    case = models.Case(known.name, known.model, known.tokens, known.targets)
-    for name in ("compiled", "compiled, budget 0.5", "compiled, saved 4 bits"):
-        methods.METHODS[name].build(case)
-    assert [budget for _, budget in seen] == [1.0, 0.5]  # the third takes what the first has made
-    assert seen[0][0] is not seen[1][0]
+    """By a backend that divides the graph like inductor, and compiles no C++."""
+    real = functools.partial(torch.compile, backend="aot_eager_decomp_partition")
+    monkeypatch.setattr(torch, "compile", real)
+    case = cases[models.GPT]
+    exact = _step(case, "exact")
+    names = ("compiled", "compiled, budget 0.1", "compiled, fp8", "compiled, saved 4 bits")
+    try:
+        steps = {name: _step(case, name) for name in names}
+        kept = {name: frontier.bytes_of(step)[0] for name, step in steps.items()}
+        errors = {name: frontier.error_of(step, exact) for name, step in steps.items()}
+    finally:
+        case.compiled.clear()
+        torch.compiler.reset()
+    assert kept["compiled, budget 0.1"] < 0.3 * kept["compiled"]
+    assert kept["compiled, fp8"] < 0.5 * kept["compiled"]
+    assert kept["compiled, saved 4 bits"] < 0.4 * kept["compiled"]
+    assert errors["compiled"] < 1e-5 and errors["compiled, budget 0.1"] < 1e-5
+    assert 1e-3 < errors["compiled, fp8"] < 0.3
+    assert 1e-3 < errors["compiled, saved 4 bits"] < 1
 
 
 # ---- which rows win
