@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.activations.memory_cases import F32, Calls
 from torch_cgx import codecs
+from torch_cgx.activations import convert
 from torch_cgx.activations.report.memory import memory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -164,6 +165,9 @@ def measures(report):
     return {one["measure"]: one for one in report.savings}
 
 
+LINEAR = "linear layers that keep a fifth of their input"
+
+
 def test_savings_of_bert_by_hand():
     report = memory(Bert(nn.Dropout), torch.randn(BATCH, SEQUENCE, WIDTH, requires_grad=True))
     found = measures(report)
@@ -224,12 +228,23 @@ def test_savings_of_a_gate_do_not_add_to_those_of_its_activation():
 def test_savings_need_that_nothing_else_keeps_the_tensor():
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     found = measures(memory(model, torch.randn(64, 64)))
-    assert found.keys() == {"any saved tensor at 4 bits"}  # relu's result is the next input
+    # relu's result is the next input
+    assert found.keys() == {"any saved tensor at 4 bits", LINEAR}
     found = measures(memory(model[:2], torch.randn(64, 64)))
     assert found["activation functions at 3 bits"]["bytes"] == 64 * 64 * F32 - 64 * 64 // 8  # 1 bit
     norm = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh())
     found = measures(memory(norm, torch.randn(64, 64)))
     assert found["norms that keep their output"]["bytes"] == 64 * F32  # its means
+
+
+def test_savings_of_linear_layers():
+    model = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 64), nn.Sigmoid())
+    x = torch.randn(5, 20, 64)
+    before = memory(model, x)
+    # tanh keeps its result, which is the input of the second layer.
+    assert measures(before)[LINEAR]["bytes"] == 100 * 64 * F32 - 20 * (64 * F32 + 4)
+    convert(model, linear=0.2, pattern="0")
+    assert before.total - memory(model, x).total == measures(before)[LINEAR]["bytes"]
 
 
 def test_functions_that_forward_calls_get_lines_of_their_own():

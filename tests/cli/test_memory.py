@@ -73,7 +73,8 @@ def test_text(module, capsys):
     sizes = {line.split("  ")[0]: line for line in lines}
     assert sizes["input of linear"].split() == ["input", "of", "linear", "56.2", "KiB", "52.2", "%"]
     assert sizes["index"].split() == ["index", "1.56", "KiB", "1.4", "%"]
-    assert lines[-2].endswith("activations.convert(model, activations=3)")
+    assert lines[-3].endswith("activations.convert(model, activations=3)")
+    assert lines[-2].endswith("activations.convert(model, linear=0.2)")
     assert lines[-1].split("  ")[-1].startswith("with activations.compress_saved(config=")
     assert any(line.startswith("peak of a step: ") for line in lines)
 

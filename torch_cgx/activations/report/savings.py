@@ -18,6 +18,7 @@ from torch_cgx.activations.report import kinds
 from torch_cgx.activations.report.saves import Save, Stored
 
 BITS = 3
+KEEP = 0.2  # of the inputs of linear layers
 _CODEC = {"codec": "maxmin", "bits": 4, "bucket_size": 256}
 _MIN_SIZE = 1024  # compress_saved leaves shorter tensors as they are
 _ENCODED = (torch.float32, torch.float16, torch.bfloat16)
@@ -34,21 +35,25 @@ class Convertible:
     norms: _Names = ()
     dropout: _Names = ()
     gates: _Names = ()
+    linear: _Names = ()
 
 
 def convertible(model: torch.nn.Module) -> Convertible:
     """Asks what `convert` asks; changes nothing."""
     from torch_cgx.activations.conversion.replaceable import Wanted, new_function, replacement
+    from torch_cgx.activations.projection.modules import settings_of
 
-    found: dict[str, set[str]] = {"activations": set(), "norms": set(), "dropout": set()}
-    found["gates"] = set()
-    for argument, names in found.items():
-        chosen = [argument == one for one in ("norms", "dropout", "gates")]
-        wanted = Wanted(BITS if argument == "activations" else None, *chosen)
+    each: dict[str, Any] = dict.fromkeys(("norms", "dropout", "gates"), True)
+    each |= {"activations": BITS, "linear": settings_of(KEEP, "linear")}
+    nothing: dict[str, Any] = dict.fromkeys(("norms", "dropout", "gates"), False)
+    found: dict[str, set[str]] = {}
+    for argument, value in each.items():
+        wanted = Wanted(**{"activations": None, **nothing, argument: value})
+        found[argument] = set()
         for name, module in model.named_modules():
             new = replacement(module, wanted)
             if isinstance(new, torch.nn.Module) or callable(new_function(module, wanted)):
-                names.add(name)
+                found[argument].add(name)
     return Convertible(**found)
 
 
@@ -88,6 +93,10 @@ def savings(stored: list[Stored], where: Convertible) -> list[dict[str, Any]]:
     rows.append(_row(what, mask_calls, "activations.Dropout(p)"))
     line = f"activations.functional.{unit}(gate, up, weight, bias)"
     rows.append(_row("gates in forward that keep their inputs", gate_calls, line))
+    line = f"activations.convert(model, linear={KEEP})"
+    rows.append(
+        _row("linear layers that keep a fifth of their input", _inputs(stored, where.linear), line)
+    )
     rows.append(_row("any saved tensor at 4 bits", _compressed(stored), _COMPRESS))
     return [row for row in rows if row["bytes"] > 0]
 
@@ -220,6 +229,21 @@ def _gates(stored: Iterable[Stored], gated: _Names) -> tuple[int, int, str, set[
         if save.producer in functions
     }
     return gain[0], gain[1], unit or "reglu", fused  # of reglu only the product counts
+
+
+def _inputs(stored: Iterable[Stored], modules: _Names) -> int:
+    """Inputs that only linear layers keep, less the rows that stay and their numbers."""
+    total = 0
+    for one in stored:
+        first = one.saves[0]
+        if not _only(one, lambda save: save.kind == kinds.LINEAR and save.module in modules):
+            continue
+        if len(first.size) < 2 or first.cast:
+            continue
+        rows = int(KEEP * first.numel / first.size[-1] + 1e-9)
+        if rows:
+            total += one.nbytes - rows * (first.size[-1] * first.dtype.itemsize + 4)
+    return total
 
 
 def _compressed(stored: Iterable[Stored]) -> int:
