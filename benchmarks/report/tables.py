@@ -11,7 +11,8 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
                           `<!-- benchmark emulate-gemm -->`
     docs/emulated_training.md `<!-- benchmark emulate-training -->`
     docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
-    docs/activations.md   `<!-- benchmark activations -->`, activations-training
+    docs/activations.md   `<!-- benchmark activations -->`, activations-training, together,
+                          frontier
     docs/bdi.md           `<!-- benchmark bdi -->`
     docs/bounded.md       `<!-- benchmark cuda_float_compress -->`
 
@@ -36,9 +37,11 @@ from benchmarks.report import (
     emulate,
     emulate_gemm,
     emulate_training,
+    frontier,
     losses,
     speed,
     targets,
+    together,
 )
 from benchmarks.report.results import Missing, Results
 
@@ -115,7 +118,10 @@ def update_activations(page: str) -> str:
     tables = activations.activations_table(document), activations.functions_table(document)
     page = insert(page, "benchmark activations", "\n".join(tables))
     trained = activations_training.training_table(read_results("activations_training"))
-    return insert(page, "benchmark activations-training", trained)
+    page = insert(page, "benchmark activations-training", trained)
+    page = insert(page, "benchmark together", together.table(read_results("together")))
+    compared = _table(Results.in_tree(), "frontier", frontier.table)
+    return insert(page, "benchmark frontier", compared)
 
 
 def update_bounded(page: str) -> str:
