@@ -238,8 +238,9 @@ def _unary(name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
 
 
 def functions() -> dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]]:
-    """Torch's and ours, of one tensor of rows of models.WIDTH values."""
-    others = {"dropout", "geglu", "layer_norm", "reglu", "rms_norm", "swiglu"}
+    """Torch's and ours, of one tensor of rows of models.WIDTH values. benchmarks/projections.py has
+    linear."""
+    others = {"dropout", "geglu", "layer_norm", "linear", "reglu", "rms_norm", "swiglu"}
     found = {name: _unary(name) for name in functional.__all__ if name not in others}
     weight, bias = (torch.ones(models.WIDTH, requires_grad=True) for _ in range(2))
 

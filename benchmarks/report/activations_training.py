@@ -74,21 +74,32 @@ def _interval(values: list[float]) -> float:
 
 def training_table(document: dict[str, Any]) -> str:
     """As Markdown: a line for each task and method."""
-    facts = document["machine"]
-    caption = (
-        f"`python -m benchmarks activations-training`: {facts['seeds']} seeds, the same for all "
-        f"methods; {facts['steps']} steps of the GPT, {facts['digits']} of digits, "
-        f"{facts['tuning']} of tuning. Rounding is stochastic unless said otherwise; the loss is "
-        "kept in 8 bits, except with `loss too`. Kept: bytes for backward, of one step. Worse than "
-        "exact: the mean of the seeds' differences with its 95 % interval, in % of the validation "
-        "loss, for digits in points of accuracy; noise: the standard deviation of the exact seeds "
-        f"({text.machine(facts)})."
-    )
     titles = ["task", "method", "val loss", "accuracy", "kept", "fewer", "worse than exact"]
-    lines = text.head(caption, [*titles, "noise", "worse / noise"])
+    lines = text.head(_caption(document), [*titles, "noise", "worse / noise"])
     for row in document["rows"]:
         lines.append(text.line(row["task"], [row["method"], *_cells(row)]))
     return "\n".join(lines) + "\n"
+
+
+def _caption(document: dict[str, Any]) -> str:
+    facts, name = document["machine"], document.get("benchmark", "activations-training")
+    start = (
+        f"`python -m benchmarks {name}`: {facts['seeds']} seeds, the same for all methods; "
+        f"{facts['steps']} steps of the GPT, {facts['digits']} of digits"
+    )
+    if name == "projections-training":
+        return (
+            f"{start}. Keep: the part of their input that all linear layers keep, with and without "
+            "4 bits for all saved tensors. Kept, worse than exact and noise are as in the table of "
+            f"[few-bit functions](#few-bit-activation-functions) ({text.machine(facts)})."
+        )
+    return (
+        f"{start}, {facts['tuning']} of tuning. Rounding is stochastic unless said otherwise; the "
+        "loss is kept in 8 bits, except with `loss too`. Kept: bytes for backward, of one step. "
+        "Worse than exact: the mean of the seeds' differences with its 95 % interval, in % of the "
+        "validation loss, for digits in points of accuracy; noise: the standard deviation of the "
+        f"exact seeds ({text.machine(facts)})."
+    )
 
 
 def text_table(rows: list[Row]) -> str:

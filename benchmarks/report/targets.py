@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.report import activations, bounded, emulate, emulate_gemm, figures
+from benchmarks.report import activations, bounded, emulate, emulate_gemm, figures, projections
 from benchmarks.report.results import Missing, Results
 
 
@@ -42,6 +42,31 @@ class Target:
         met = shown <= self.asked if self.at_most else shown >= self.asked
         said = "yes" if met else "**no**"
         return [self.what, self.against, asked, f"{shown:g}{self.unit}", said, results.simd()]
+
+
+def _projections() -> list[Target]:
+    against = "step of RoBERTa-base, batch 128"
+    found = [
+        Target(f"{method}, bytes saved", against, asked, projections.saving(method), unit=" %")
+        for method, asked in (
+            ("3-bit GELU", 13.8),
+            ("linear 0.2", 18.6),
+            ("3-bit GELU, linear 0.2", 32.7),
+        )
+    ]
+    found.append(
+        Target("step, rows at 0.2, slowest", "plain torch", 0.9, projections.step("rows 0.2"), True)
+    )
+    return found + [
+        Target(
+            "squared error, wta at 0.2",
+            f"{other}, recorded activations",
+            1,
+            projections.squared_error("wta", name),
+            True,
+        )
+        for other, name in (("uniform rows", "rows"), ("Gaussian projection", "gaussian"))
+    ]
 
 
 def _activations() -> list[Target]:
@@ -370,6 +395,7 @@ TARGETS = [
     ),
     *_bounded(),
     *_activations(),
+    *_projections(),
     *_emulate(),
     *_emulate_gemm(),
     Target(

@@ -1,7 +1,10 @@
 """Training with saved activations in few bits: losses of paired seeds, and bytes for backward.
 
     python -m benchmarks.training.activations [--quick] [--seeds N] [--steps N] [--workers N]
-        [--json FILE] [--plot FILE]
+        [--projections] [--json FILE] [--plot FILE]
+
+With --projections, the methods are linear layers that keep a part of their input
+(activations.Linear), with and without 4 bits for all saved tensors; tasks gpt and digits.
 
 Tasks, each trained in a process without a process group, on one thread:
 
@@ -99,9 +102,14 @@ METHODS = {
     "2 bits, loss too": Method(bits=2, outside=0),
     "modules, 4 bits": Method(_MODULES, bits=4),
 }
+PARTS = (0.5, 0.2, 0.1)
+PROJECTIONS = {EXACT: Method()}
+PROJECTIONS |= {f"keep {part}": Method({"linear": part}) for part in PARTS}
+PROJECTIONS |= {f"keep {part}, 4 bits": Method({"linear": part}, bits=4) for part in PARTS}
 TUNING = ("tuning, all weights", "tuning, adapters", "tuning, adapters of qkv")
 TASKS = {"gpt": tuple(METHODS), "digits": tuple(m for m in METHODS if m != "2 bits, loss too")}
 TASKS |= dict.fromkeys(TUNING, (EXACT, "4 bits", "modules, 4 bits"))
+TASKS_OF_PROJECTIONS = dict.fromkeys(("gpt", "digits"), tuple(PROJECTIONS))
 
 
 @dataclass(frozen=True)
@@ -280,7 +288,7 @@ def run(job: Job) -> tuple[Row, dict[str, Any]]:
     torch.set_num_threads(1)
     torch.manual_seed(job.seed)
     model, optimizer, batches, steps, peak = _prepared(job)
-    method = METHODS[job.method]
+    method = {**METHODS, **PROJECTIONS}[job.method]
     if method.convert:
         activations.convert(model, **method.convert)
     torch.manual_seed(job.seed)  # of dropout: models have drawn different numbers
@@ -343,7 +351,9 @@ def _validate(model: nn.Module, job: Job) -> tuple[float, float | None]:
 # ---- all trainings
 
 
-def measure(sizes: Sizes, seeds: int, workers: int) -> list[Row]:
+def measure(
+    sizes: Sizes, seeds: int, workers: int, tasks: dict[str, tuple[str, ...]] = TASKS
+) -> list[Row]:
     """A row for each training, in the order of tasks, methods and seeds."""
     first = [Job("gpt", EXACT, seed, sizes) for seed in range(seeds)]
     with _mapping(workers) as apply:
@@ -351,7 +361,7 @@ def measure(sizes: Sizes, seeds: int, workers: int) -> list[Row]:
         bases = [weights for _, weights in done]
         others = [
             Job(task, method, seed, sizes, bases[seed] if task in TUNING else None)
-            for task, methods in TASKS.items()
+            for task, methods in tasks.items()
             for method in methods
             for seed in range(seeds)
             if (task, method) != ("gpt", EXACT)
@@ -392,6 +402,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="smaller models, fewer steps")
     parser.add_argument("--seeds", type=at_least(2), metavar="N", help="5; 2 with --quick")
     parser.add_argument("--steps", type=at_least(1), metavar="N", help="of every training")
+    parser.add_argument("--projections", action="store_true", help="linear layers that keep less")
     parser.add_argument("--workers", type=at_least(1), metavar="N", help="processes; 2")
     _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
@@ -402,10 +413,11 @@ def main(argv: list[str] | None = None) -> int:
     seeds = args.seeds or (2 if args.quick else 5)
     workers = args.workers or min(2, os.cpu_count() or 1)
     facts = _command.print_facts(seeds=seeds, workers=workers, threads=1, **vars(sizes))
-    runs = measure(sizes, seeds, workers)
+    runs = measure(sizes, seeds, workers, TASKS_OF_PROJECTIONS if args.projections else TASKS)
     rows = report.summary(runs)
     print(report.text_table(rows))
-    document = {"benchmark": "activations-training", "machine": facts, "runs": runs, "rows": rows}
+    name = "projections-training" if args.projections else "activations-training"
+    document = {"benchmark": name, "machine": facts, "runs": runs, "rows": rows}
     return _command.finish(args, document, lambda file: report.draw(runs, rows, file))
 
 

@@ -14,6 +14,7 @@ from benchmarks.report import activations_training as report
 from benchmarks.training import activations as benchmark
 from tests.benchmarks import runs
 
+MACHINE = {"cpu": "x", "cores": 1, "torch": "2", "simd": "avx2"}
 SIZES = dataclasses.replace(benchmark.QUICK, steps=3, windows=1)
 
 
@@ -46,6 +47,28 @@ def test_a_small_run(tmp_path):
     assert tuning[0] == kept["gpt", "exact"] and tuning[2] < tuning[1] < tuning[0]
     assert "2 bits, nearest" in done.stdout and "seed 1" in done.stderr
     assert (tmp_path / "out.png").stat().st_size > 10_000
+
+
+def test_linear_layers_that_keep_a_part():
+    rows = []
+    for task, methods in benchmark.TASKS_OF_PROJECTIONS.items():
+        for method in methods:
+            for seed in (0, 1) if method == "exact" else (0,):
+                rows.append(benchmark.run(benchmark.Job(task, method, seed, SIZES))[0])
+    kept = {(row["task"], row["method"]): row["kept_bytes"] for row in rows}
+    for task in ("gpt", "digits"):
+        sizes = [kept[task, method] for method in ("exact", "keep 0.5", "keep 0.2", "keep 0.1")]
+        assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4
+        assert kept[task, "keep 0.2, 4 bits"] < kept[task, "keep 0.2"] / 4
+    both = [row for row in rows if row["seed"] == 0 or row["method"] == "exact"]
+    pairs = [row | {"seed": 1} for row in both if row["method"] != "exact"]
+    document = {
+        "benchmark": "projections-training",
+        "machine": {"seeds": 2, "steps": 3, "digits": 3, **MACHINE},
+        "rows": report.summary([*rows, *pairs]),
+    }
+    table = report.training_table(document)
+    assert "| gpt | keep 0.2, 4 bits |" in table and "tuning" not in table
 
 
 def test_a_run_comes_again_and_its_seed_counts():
