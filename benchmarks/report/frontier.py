@@ -21,6 +21,7 @@ Row = dict[str, Any]
 TIME, ERROR, BYTES = 1.02, 1.05, 1.005
 EXACT_ERROR = 1e-5
 BUDGETS = (0.5, 0.3, 0.2, 0.1, 0.05)
+PEAKS = (0.6, 0.4, 0.35, 0.3)
 LIMITS = (1.1, None)  # of the time of a step, by the exact one's
 
 
@@ -119,9 +120,10 @@ _COLUMNS: tuple[tuple[str, float | None, tuple[str, ...]], ...] = (
 
 def _budgets(rows: list[Row]) -> list[list[str]]:
     lines = []
-    for share in BUDGETS:
-        cells = [_best_text(best(rows, share, limit, some)) for _, limit, some in _COLUMNS]
-        lines.append([f"{100 * share:.0f} %", *cells])
+    for key, shares, title in (("share", BUDGETS, "kept"), ("peak_share", PEAKS, "peak")):
+        for share in shares:
+            found = [best(rows, share, limit, some, key) for _, limit, some in _COLUMNS]
+            lines.append([f"{title} {100 * share:.0f} %", *map(_best_text, found)])
     return lines
 
 
@@ -172,8 +174,8 @@ def frontier_table(document: dict[str, Any]) -> str:
 def budgets_table(document: dict[str, Any]) -> str:
     """As Markdown: the row of the least error at each budget, by family."""
     caption = (
-        "The least error within a budget of kept bytes, with the time of its step; of equal errors "
-        "the fastest."
+        "The least error within a budget of kept bytes, or of the peak of a step, with the time of "
+        "its step; of equal errors the fastest."
     )
     lines = text.head(caption, ["model", "at most", *(title for title, *_ in _COLUMNS)])
     rows = document["rows"]
