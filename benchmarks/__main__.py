@@ -108,6 +108,17 @@ _ALL = (
         "trainings that keep less for backward",
         "activations_training",
     ),
+    Part(
+        "projections", "projections", "linear layers that keep less of their input", "projections"
+    ),
+    Part(
+        "projections-training",
+        "training.activations",
+        "trainings of linear layers that keep a part of their input",
+        "projections_training",
+        ("--projections",),
+        ("--quick", "--projections"),
+    ),
     Part("together", "training.together", "gradients and saved tensors in few bits", "together"),
     Part(
         "frontier",
