@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from benchmarks._frontier_models import Case, in_order
 from torch_cgx import activations
+from torch_cgx.activations.budget.applying import apply
+from torch_cgx.activations.budget.fit import fit
 
 EXACT, COMPILED = "exact", "compiled"
 BUCKET = 256
@@ -36,12 +38,16 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True)
 class Method:
-    """compiled: torch.compile runs in it, so it is also compared with the compiled exact step."""
+    """compiled: torch.compile runs in it, so it is also compared with the compiled exact step.
+    budget, limit: of a plan's bytes and time, by those of the exact step.
+    """
 
     name: str
     family: str
     build: Callable[[Case], Built]
     compiled: bool = False
+    budget: float | None = None
+    limit: float | None = None
 
 
 def _saving(bits: int) -> Context:
@@ -162,16 +168,12 @@ def _compiled(
 
 
 def _fitted(case: Case, budget: str, time: float | None) -> Built:
-    if not hasattr(activations, "fit"):
-        raise NotMeasured("activations.fit is not there yet")
     model = case.copy()
     try:
-        plan = activations.fit(
-            model, case.tokens, budget=budget, time=time, loss=case.loss, verbose=False
-        )
+        plan = fit(model, case.tokens, budget=budget, time=time, loss=case.loss, verbose=False)
     except ValueError as error:  # nothing meets the budget
         raise NotMeasured(str(error).splitlines()[0]) from error
-    activations.apply(model, plan)
+    apply(model, plan)
     return model, _forward(case, model)
 
 
@@ -247,6 +249,8 @@ _FITS = tuple(
         f"fit {percent} %" + ("" if time else ", any time"),
         FIT,
         _of(_fitted, f"{percent}%", time),
+        budget=percent / 100,
+        limit=time,
     )
     for percent, time in FITS
 )

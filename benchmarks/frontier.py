@@ -180,6 +180,8 @@ def _measured(case: Case, method: Method, exact: Step, rounds: int) -> Row:
         "model": case.name,
         "method": method.name,
         "family": method.family,
+        "budget": method.budget,
+        "limit": method.limit,
         "bytes": kept,
         "peak": peak,
         "error": error,
@@ -216,8 +218,6 @@ def main(argv: list[str] | None = None) -> int:
             missing |= why
     finally:
         torch.set_num_threads(threads)
-    for row in rows:
-        row["dominated_by"] = report.dominated_by(row, rows)
     print(report.text_table(rows))
     for name, reason in missing.items():
         print(f"not measured: {name}: {reason}")

@@ -13,6 +13,7 @@ from benchmarks import _frontier_methods as methods
 from benchmarks import _frontier_models as models
 from benchmarks import frontier
 from benchmarks.report import frontier as report
+from benchmarks.report import pareto
 from benchmarks.report.results import Missing, Results
 from tests.benchmarks import runs
 from torch_cgx import activations
@@ -158,18 +159,19 @@ def test_compiled_steps_are_of_their_settings(cases, monkeypatch):
 def _row(method, nbytes, time, error, family="ours", model="GPT"):
     row = {"method": method, "bytes": nbytes, "time": time, "error": error, "family": family}
     shares = {"share": nbytes / 1000, "peak": 2 * nbytes, "peak_share": nbytes / 500}
-    return row | shares | {"model": model, "time_compiled": None}
+    times = {"time_q1": time, "time_q3": time, "time_compiled": None}
+    return row | shares | times | {"model": model}
 
 
 def test_tolerances():
     row = _row("a", 100, 1.0, 0.1)
-    assert not report.dominates(row, _row("b", 100, 1.02, 0.105))  # the same
-    assert report.dominates(row, _row("b", 100, 1.03, 0.1))
-    assert report.dominates(row, _row("b", 100, 0.99, 0.106))
-    assert report.dominates(row, _row("b", 101, 1.0, 0.1))
-    assert not report.dominates(row, _row("b", 99, 2.0, 1.0))
+    assert not pareto.dominates(row, _row("b", 100, 1.02, 0.105))  # the same
+    assert pareto.dominates(row, _row("b", 100, 1.03, 0.1))
+    assert pareto.dominates(row, _row("b", 100, 0.99, 0.106))
+    assert pareto.dominates(row, _row("b", 101, 1.0, 0.1))
+    assert not pareto.dominates(row, _row("b", 99, 2.0, 1.0))
     # Errors of another order of sums are no errors.
-    assert not report.dominates(_row("a", 100, 1.0, 0.0), _row("b", 100, 1.0, 1e-6))
+    assert not pareto.dominates(_row("a", 100, 1.0, 0.0), _row("b", 100, 1.0, 1e-6))
 
 
 def test_of_two_rows_at_most_one_dominates():
@@ -178,8 +180,8 @@ def test_of_two_rows_at_most_one_dominates():
         _row(str(i), 1000 * 1.01 ** generator.randrange(4), 1.015 ** generator.randrange(4), error)
         for i, error in enumerate(generator.choice((0, 1e-6, 0.1, 0.104, 0.2)) for _ in range(200))
     ]
-    pairs = [(a, b) for a in rows for b in rows if report.dominates(a, b)]
-    assert len(pairs) > 100 and not [1 for a, b in pairs if report.dominates(b, a)]
+    pairs = [(a, b) for a in rows for b in rows if pareto.dominates(a, b)]
+    assert len(pairs) > 100 and not [1 for a, b in pairs if pareto.dominates(b, a)]
 
 
 ROWS = [
@@ -188,37 +190,55 @@ ROWS = [
     _row("few", 120, 1.02, 0.1),
     _row("fewer", 60, 1.03, 0.5),
     _row("slow", 125, 1.2, 0.1),
-    _row("plan", 100, 1.05, 0.2, "fit"),
+    _row("plan", 100, 1.05, 0.2, "fit") | {"budget": 0.11, "limit": 1.1},
     _row("elsewhere", 10, 0.1, 0.0, model="encoder"),
 ]
 
 
 def test_rows_are_compared_within_a_model():
-    found = {row["method"]: report.dominated_by(row, ROWS) for row in ROWS}
+    found = {row["method"]: pareto.dominated_by(row, ROWS) for row in ROWS}
     assert found == dict.fromkeys(found) | {"slow": "few"}
 
 
 def test_the_best_within_a_budget_has_the_least_error():
     rows = ROWS[:-1]
-    assert report.best(rows, 0.5, 1.1)["method"] == "few"
-    assert report.best(rows, 0.5, None)["method"] == "checkpoint"
-    assert report.best(rows, 0.1, 1.1)["method"] == "plan"
-    assert report.best(rows, 0.1, 1.1, ("ours",))["method"] == "fewer"
-    assert report.best(rows, 0.05, None) is None
+    assert pareto.best(rows, 0.5, 1.1)["method"] == "few"
+    assert pareto.best(rows, 0.5, None)["method"] == "checkpoint"
+    assert pareto.best(rows, 0.1, 1.1)["method"] == "plan"
+    assert pareto.best(rows, 0.1, 1.1, ("ours",))["method"] == "fewer"
+    assert pareto.best(rows, 0.05, None) is None
     # Of equal errors the fastest.
-    assert report.best(rows[2:5:2], 0.5, None)["method"] == "few"
+    assert pareto.best(rows[2:5:2], 0.5, None)["method"] == "few"
 
 
 def test_figures_of_plans():
     results = Results({"frontier": {"rows": ROWS}})
-    # Only "fewer" keeps as little and is as fast.
-    assert report.fit_over_best()(results) == pytest.approx(0.2 / 0.5)
-    assert report.off_frontier("ours")(results) == 1
-    assert report.off_frontier("fit")(results) == 0
-    with pytest.raises(Missing, match="no plans"):
-        report.fit_over_best()(Results({"frontier": {"rows": ROWS[:2]}}))
-    with pytest.raises(Missing, match="no row of fit"):
-        report.off_frontier("fit")(Results({"frontier": {"rows": ROWS[:2]}}))
+    # Within 11 % of the bytes and 1.1 of the time there is also "fewer".
+    assert pareto.fit_error(results) == pytest.approx(0.2 / 0.5)
+    assert pareto.fit_over("share", "budget")(results) == pytest.approx(0.1 / 0.11)
+    assert pareto.fit_over("time", "limit")(results) == pytest.approx(1.05 / 1.1)
+    assert pareto.off_frontier("ours")(results) == 1
+    assert pareto.off_frontier("fit")(results) == 0
+    some = Results({"frontier": {"rows": ROWS[:2]}})
+    for figure in (pareto.fit_error, pareto.fit_over("time", "limit"), pareto.off_frontier("fit")):
+        with pytest.raises(Missing, match="no (plan|row of fit)"):
+            figure(some)
+
+
+def test_compiled_rows_are_another_world():
+    compiled = _row("compiled", 90, 1.0, 0.0, "torch") | {"time_compiled": 1.0}
+    rows = [*ROWS[:-1], compiled]
+    assert pareto.eager(rows) == ROWS[:-1]
+    found = {row["method"]: pareto.dominated_by(row, rows) for row in rows}
+    assert found["few"] == found["plan"] == "compiled" and found["fewer"] is None
+    # Plans are compared with what runs without torch.compile.
+    assert pareto.fit_error(Results({"frontier": {"rows": rows}})) == pytest.approx(0.4)
+    facts = {"cpu": "a CPU", "cores": 2, "simd": "avx2", "torch": "2.13.0", "rounds": 1, "draws": 3}
+    facts |= {"layers": 1, "width": 8, "sequence": 8, "batch": 1}
+    text = report.frontier_table({"machine": facts, "rows": rows})
+    assert "| few | 12.0 % | 24.0 % | 1.02 |  | 0.1 | compiled | - |" in text
+    assert "| compiled | 9.0 % | 18.0 % | 1.00 | 1.00 | exact | - |  |" in text
+    assert "elsewhere" not in text and "GPT      kept 10 %" in report.text_table(rows)
 
 
 def test_the_table_of_budgets():
@@ -226,8 +246,9 @@ def test_the_table_of_budgets():
     lines = report.budgets_table({"machine": facts, "rows": ROWS}).splitlines()
     few, plan = "few: 0.1, 1.02x", "plan: 0.2, 1.05x"
     ours = [line for line in lines if line.startswith("| GPT")]
-    assert len(ours) == len(report.BUDGETS) + len(report.PEAKS)
-    cells = ["GPT", "kept 50 %", "none", few, plan, "checkpoint: exact, 1.30x", few]
+    assert len(ours) == len(pareto.BUDGETS) + len(report.PEAKS)
+    cells = ["GPT", "kept 50 %", "", few, plan, "checkpoint: exact, 1.30x", "few: 0.1, 1.02x", plan]
     assert ours[0] == "| " + " | ".join(cells) + " |"
-    assert ours[4] == "| GPT | kept 5 % | none | none | none | none | none |"
-    assert ours[5].split(" | ")[1:4] == ["peak 60 %", "none", few]
+    assert ours[4] == "| GPT | kept 5 % |  |  |  |  |  |  |"
+    assert ours[5].split(" | ")[1:4] == ["peak 40 %", "", few]
+    assert "Of compiled functions" not in lines
