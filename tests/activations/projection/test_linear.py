@@ -185,6 +185,14 @@ def test_checkpoints_repeat_the_draw(reentrant: bool) -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_evaluation_draws_no_numbers() -> None:
+    one = layer().eval()
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        one(torch.randn(40, 24, generator=torch.Generator()))
+    assert torch.equal(before, torch.get_rng_state())
+
+
 @pytest.mark.parametrize(("method", "by"), EVERY)
 def test_compile(method: Any, by: Any) -> None:
     torch.compiler.reset()  # each case compiles the same functions for other settings

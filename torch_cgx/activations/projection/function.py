@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_cgx.activations._once import once
 from torch_cgx.activations._operators import FLOATING
@@ -28,7 +29,7 @@ By = Literal["batch", "features"]
 SAMPLING = ("wta", "rows")
 METHODS = (*SAMPLING, "gaussian", "rademacher", "srht")
 _UNLIMITED = ("gaussian", "rademacher")  # which may have more rows than there are
-_NAME = "_cgx_kept"  # attribute of an input: what layers that get the same tensor share
+_samples = WeakTensorKeyDictionary()  # of inputs: what layers that get the same tensor share
 _ops = torch.ops.torch_cgx
 
 
@@ -196,12 +197,17 @@ def linear(
 
 
 def projected(
-    x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, key: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    settings: Settings,
+    key: Tensor | None = None,
+    training: bool = True,
 ) -> Tensor:
-    """`linear` with settings that are checked."""
+    """`linear` with settings that are checked. training: a key is drawn without autograd, too."""
     _check(x, weight)
     compiling = torch.compiler.is_compiling()
-    if weight.requires_grad and key is None:
+    if weight.requires_grad and key is None and (training or torch.is_grad_enabled()):
         # Also without autograd: a reentrant checkpoint runs its forward pass twice, first without,
         # and what draws after this call must draw the same numbers.
         key = _ops.projection_key(x.detach()) if compiling else new_key()
@@ -235,13 +241,13 @@ def _shared(own: Tensor, flat: Tensor, key: Tensor, count: int, settings: Settin
     the same reason a sample that a backward pass has used is not used again.
     """
     facts = own._version, flat.dtype, count, settings
-    before: _Sample | None = getattr(own, _NAME, None)
+    before: _Sample | None = _samples.get(own)
     if before is not None and before.facts == facts and not before.uses:
         return before
     with torch.no_grad():
         made = _Sample(*_sample(flat, key, count, settings), facts)
     if own.grad_fn is not None:
-        setattr(own, _NAME, made)
+        _samples[own] = made
     return made
 
 

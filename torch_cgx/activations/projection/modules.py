@@ -55,7 +55,8 @@ class Linear(nn.Linear):
         return self.settings.rows
 
     def forward(self, input: Tensor) -> Tensor:
-        return projected(input, self.weight, self.bias, self.settings)
+        settings, training = self.settings, self.training
+        return projected(input, self.weight, self.bias, settings, training=training)
 
     def extra_repr(self) -> str:
         kept = f"keep={self.keep:g}" if self.rows is None else f"rows={self.rows}"
