@@ -131,6 +131,19 @@ def test_what_cannot_be_compiled_has_the_reason(cases, monkeypatch):
     assert missing == {"GPT, compiled, fp8": "RuntimeError: no C++ compiler"}
 
 
+def test_plans_keep_within_their_budget_or_have_the_reason(cases):
+    names = ["fit 50 %", "fit 5 %, any time"]
+    known = [(methods.METHODS[name].budget, methods.METHODS[name].limit) for name in names]
+    assert known == [(0.5, 1.1), (0.05, None)]
+    rows, missing = frontier.measure(cases[models.GPT], names[1:], 1)
+    assert rows == [] and "nothing meets" in missing["GPT, fit 5 %, any time"]
+    step = frontier.Step(*methods._fitted(cases[models.GPT], "30%", None))
+    exact = _step(cases[models.GPT], "exact")
+    # Of what memory counts, with the batch; the benchmark's bytes are without it.
+    assert frontier.bytes_of(step)[0] <= 0.3 * frontier.bytes_of(exact)[0] * 1.01
+    assert frontier.error_of(step, exact) < 0.5
+
+
 def test_compiled_steps_are_of_their_settings(cases, monkeypatch):
     """By a backend that divides the graph like inductor, and compiles no C++."""
     real = functools.partial(torch.compile, backend="aot_eager_decomp_partition")
