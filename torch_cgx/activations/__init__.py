@@ -8,6 +8,9 @@
         output = model(batch)
     loss_function(output, targets).backward()              # what the loss saves stays exact
 
+    plan = activations.fit(model, batch, budget="40%")     # or choose for a budget of bytes
+    activations.apply(model, plan)
+
 Works without a process group, and together with DistributedDataParallel, FSDP2, autocast,
 activation checkpointing and torch.compile.
 """
@@ -19,6 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_cgx.activations import functional
+    from torch_cgx.activations.budget.applying import Applied, apply
+    from torch_cgx.activations.budget.fit import fit
+    from torch_cgx.activations.budget.plan import Plan
     from torch_cgx.activations.conversion.convert import Conversion, convert
     from torch_cgx.activations.few_bit.modules import (
         CELU,
@@ -47,12 +53,16 @@ if TYPE_CHECKING:
     from torch_cgx.activations.layers.gate_modules import GEGLU, ReGLU, SwiGLU
     from torch_cgx.activations.layers.norm_modules import LayerNorm, RMSNorm
     from torch_cgx.activations.projection.modules import Linear
+    from torch_cgx.activations.projection.variance import VarianceEstimator, variance
     from torch_cgx.activations.report.memory import memory
     from torch_cgx.activations.report.report import Report
     from torch_cgx.activations.saved import Compression, compress, compress_saved
     from torch_cgx.activations.tables.table import Table
 
 _HOME = {
+    "budget.applying": ("Applied", "apply"),
+    "budget.fit": ("fit",),
+    "budget.plan": ("Plan",),
     "conversion.convert": (
         "Conversion",
         "convert",
@@ -91,6 +101,7 @@ _HOME = {
         "RMSNorm",
     ),
     "projection.modules": ("Linear",),
+    "projection.variance": ("VarianceEstimator", "variance"),
     "report.memory": ("memory",),
     "report.report": ("Report",),
     "saved": (
@@ -102,6 +113,7 @@ _HOME = {
 }
 _LAZY = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
+    "Applied",
     "CELU",
     "Compression",
     "Conversion",
@@ -118,6 +130,7 @@ __all__ = [
     "Linear",
     "LogSigmoid",
     "Mish",
+    "Plan",
     "RMSNorm",
     "ReGLU",
     "ReLU",
@@ -134,11 +147,15 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "VarianceEstimator",
+    "apply",
     "compress",
     "compress_saved",
     "convert",
+    "fit",
     "functional",
     "memory",
+    "variance",
 ]
 
 
