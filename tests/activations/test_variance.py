@@ -39,7 +39,7 @@ def test_formulas_against_2000_projections_by_numpy(method: Any) -> None:
         errors.append((((s @ y).T @ (s @ x) / k - y.T @ x) ** 2).sum())
     found = variance(torch.from_numpy(x), torch.from_numpy(y), k, method)
     assert found.expected == pytest.approx(np.mean(errors), rel=0.05)
-    other = "rademacher" if method == "gaussian" else "gaussian"
+    other: Any = "rademacher" if method == "gaussian" else "gaussian"
     wrong = variance(torch.from_numpy(x), torch.from_numpy(y), k, other)
     assert abs(wrong.expected / np.mean(errors) - 1) > 0.1  # the test can tell them apart
 
@@ -105,7 +105,7 @@ def _plain(x: torch.Tensor, y: torch.Tensor, k: int) -> tuple[float, float, floa
     """By loops of NumPy."""
     a, b = x.detach().double().numpy(), y.detach().double().numpy()
     n = len(a)
-    product = sum(np.outer(a[i], b[i]) for i in range(n))
+    product = np.stack([np.outer(a[i], b[i]) for i in range(n)]).sum(0)
     d = sum((a[i] ** 2).sum() * (b[i] ** 2).sum() for i in range(n))
     both, c = (a**2).sum() * (b**2).sum(), (product**2).sum()
     return c / both, n / (n - 1) * d - c / (n - 1), (both - c) / k

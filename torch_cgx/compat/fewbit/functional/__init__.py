@@ -1,0 +1,70 @@
+"""FewBit's functions: activation functions, randomized linear functions, caught gradients."""
+
+from __future__ import annotations
+
+from torch_cgx.compat.fewbit.functional import activations, gradients, linear
+from torch_cgx.compat.fewbit.functional.activations import (
+    celu,
+    elu,
+    gelu,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    logsigmoid,
+    mish,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    softshrink,
+    softsign,
+    stepwise,
+    store,
+    tanh,
+    tanhshrink,
+    threshold,
+)
+from torch_cgx.compat.fewbit.functional.gradients import GradientStorage, catch_gradients
+from torch_cgx.compat.fewbit.functional.linear import (
+    linear_crs,
+    linear_grp,
+    linear_randomized,
+)
+
+__all__ = [
+    "GradientStorage",
+    "activations",
+    "catch_gradients",
+    "celu",
+    "elu",
+    "gelu",
+    "gradients",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "linear",
+    "linear_crs",
+    "linear_grp",
+    "linear_randomized",
+    "logsigmoid",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "stepwise",
+    "store",
+    "tanh",
+    "tanhshrink",
+    "threshold",
+]
