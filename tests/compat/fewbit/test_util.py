@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.docs.documents import ROOT, code_blocks
 from torch_cgx.compat import fewbit
 from torch_cgx.compat.fewbit import util
 
@@ -40,9 +41,9 @@ def test_the_order_and_paths_of_visits() -> None:
 
 
 def test_modules_are_replaced_and_so_is_the_root() -> None:
-    model = _nested()
-    inner: Any = model[2]
-    found = util.map_module(model, lambda m, path: nn.Identity() if path == "/2/0" else m)
+    model: Any = _nested()
+    inner = model[2]
+    found: Any = util.map_module(model, lambda m, path: nn.Identity() if path == "/2/0" else m)
     assert found is model and model[2] is inner and isinstance(inner[0], nn.Identity)
     assert isinstance(util.map_module(model, lambda m: nn.Identity(), "/$"), nn.Identity)
     assert isinstance(util.map_module(nn.GELU(), lambda m: fewbit.GELU()), fewbit.GELU)
@@ -176,6 +177,16 @@ def test_fewbits_example_with_the_import_changed() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_example_of_the_docs_runs() -> None:
+    (block,) = code_blocks((ROOT / "docs" / "compatibility.md").read_text(), "alone")
+    names: dict[str, Any] = {}
+    exec(compile(block, "compatibility.md", "exec"), names)
+    model = names["model"]
+    assert isinstance(model.activation, fewbit.GELU)
+    for layer in (model.linear1, model.linear2):
+        assert isinstance(layer, fewbit.LinearGRP) and layer.weight.grad is not None
 
 
 def _graph() -> tuple[torch.Tensor, nn.Sequential, torch.Tensor]:
