@@ -28,7 +28,7 @@ Blocks = Callable[[nn.ModuleList, Tensor], Tensor]
 class Sizes:
     """steps: of AdamW before the measurement."""
 
-    layers: int = 6
+    layers: int = 5
     width: int = 256
     batch: int = 8
     sequence: int = 128

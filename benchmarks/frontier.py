@@ -111,10 +111,16 @@ def bytes_of(step: Step) -> tuple[int, int]:
 # ---- error
 
 
-def error_of(step: Step, exact: Step) -> float:
+def gradients_of(exact: Step) -> list[list[Tensor]]:
+    """By draw, with which others are compared."""
+    return [exact.gradient(seed) for seed in range(DRAWS)]
+
+
+def error_of(step: Step, exact: list[list[Tensor]]) -> float:
+    """exact: of `gradients_of`."""
     squares = []
-    for seed in range(DRAWS):
-        wanted, found = exact.gradient(seed), step.gradient(seed)
+    for seed, wanted in enumerate(exact):
+        found = step.gradient(seed)
         size = sum(_square(one) for one in wanted)
         pairs = zip(found, wanted, strict=True)
         squares.append(sum(_square(a.double() - b.double()) for a, b in pairs) / size)
@@ -150,12 +156,13 @@ def measure(case: Case, names: list[str], rounds: int) -> tuple[list[Row], dict[
     exact = Step(*METHODS[EXACT].build(case))
     exact.run()
     kept, peak = bytes_of(exact)
+    gradients = gradients_of(exact)
     rows: list[Row] = []
     missing: dict[str, str] = {}
     for name in names:
         method = METHODS[name]
         try:
-            row = _measured(case, method, exact, rounds)
+            row = _measured(case, method, exact, gradients, rounds)
         except NotMeasured as why:
             missing[f"{case.name}, {name}"] = str(why)
             continue
@@ -165,7 +172,9 @@ def measure(case: Case, names: list[str], rounds: int) -> tuple[list[Row], dict[
     return rows, missing
 
 
-def _measured(case: Case, method: Method, exact: Step, rounds: int) -> Row:
+def _measured(
+    case: Case, method: Method, exact: Step, gradients: list[list[Tensor]], rounds: int
+) -> Row:
     step = Step(*method.build(case))
     step.run()
     references = [exact]
@@ -173,7 +182,7 @@ def _measured(case: Case, method: Method, exact: Step, rounds: int) -> Row:
         references.append(Step(*METHODS[COMPILED].build(case)))
         references[-1].run()
     kept, peak = bytes_of(step)
-    error = 0.0 if method.name == EXACT else error_of(step, exact)
+    error = 0.0 if method.name == EXACT else error_of(step, gradients)
     seconds, ratios = times_of(step, references, rounds)
     low, median, high = quartiles(ratios[0])
     return {
@@ -196,13 +205,13 @@ def _measured(case: Case, method: Method, exact: Step, rounds: int) -> Row:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small GPT, few methods, a round")
-    parser.add_argument("--rounds", type=at_least(1), metavar="N", help="7; 1 with --quick")
+    parser.add_argument("--rounds", type=at_least(1), metavar="N", help="5; 1 with --quick")
     parser.add_argument(
         "--methods", nargs="+", choices=list(METHODS), metavar="NAME", help="these, and exact"
     )
     _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
-    rounds = args.rounds or (1 if args.quick else 7)
+    rounds = args.rounds or (1 if args.quick else 5)
     sizes = models.QUICK if args.quick else models.Sizes()
     names = list(args.methods or (methods.QUICK if args.quick else METHODS))
     names = list(dict.fromkeys([EXACT, *names]))
