@@ -31,7 +31,7 @@ from torch_cgx.activations.report.memory import tensors_of
 from torch_cgx.activations.report.report import Report
 
 _ROUNDS = 6  # of a budget that is moved by what the bytes were predicted wrong
-_TIMES = 2  # of a limit of time
+_TIMES = 3  # of a limit of time
 _SLACK = 0.002  # of the exact bytes: as near to the budget as is tried
 _NOISE = 1.02  # of measured times
 
@@ -178,7 +178,8 @@ class _Fit:
             if self._limit is None or took <= self._limit * _NOISE:
                 break
             assert limit is not None
-            limit -= took - (ratio + choice.time)
+            longer = (took - ratio) / choice.time if choice.time > 0 else 1.0
+            limit = limit / longer if longer > 1 else limit - (took - self._limit)
             try:
                 other, kept = self._search(frontier, base, limit)
             except _Unmet:
@@ -197,6 +198,7 @@ class _Fit:
         blocks = blocks_of(trials.model, calls)
         items = items_of(report.storages, trials.model, blocks)
         costs = Costs(self._timer, self._step)
+        costs.calibrate(items, lambda settings: self._timer.longer(self._run, self._set(settings)))
         options = ItemOptions(trials, items, calls, costs).options(report)
         _, fixed = bytes_by_item(report.storages, items)
         inner = [[n for n, item in enumerate(items) if item.block == one] for one in blocks]
@@ -268,7 +270,12 @@ class _Fit:
                 "predicted": int(predicted.nbytes),
                 "measured": nbytes,
             },
-            time={"exact": self._step, "predicted": ratio + predicted.time, "measured": took},
+            time={
+                "exact": self._step,
+                "limit": self._limit,
+                "predicted": ratio + predicted.time,
+                "measured": took,
+            },
             error={"predicted": predicted.error**0.5, "measured": error},
             modules=settings,
             rows=_rows_of_table(self._exact, base, predicted),
@@ -287,10 +294,11 @@ def _rows_of_table(exact: Report, base: Settings, choice: Choice) -> list[dict[s
     found = []
     for one in choice.options:
         again = any("checkpoint" in settings for settings in one.settings.values())
+        whole = [name for name in one.names if again or "gate" in base.get(name, ())]
         mine = [
             name
             for name in before
-            if name in one.names or (again and any(inside(name, block) for block in one.names))
+            if name in one.names or any(inside(name, other) for other in whole)
         ]
         more = [_WORDS[key] for name in one.names for key in base.get(name, ())]
         found.append(

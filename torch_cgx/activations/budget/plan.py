@@ -29,7 +29,7 @@ class Plan(dict[str, Any]):
         "checkpoint": true (torch.utils.checkpoint computes the module again; "saved" is of its
         input then), or "selective" (results of matrix products, convolutions and attention stay).
     bytes: kept for backward: "exact" without a plan, "predicted", "measured" with it.
-    time: "exact", seconds of a step; "predicted" and "measured", relative to it.
+    time: "exact", seconds of a step; "limit", "predicted" and "measured", relative to it.
     error: relative L2 of the gradient of the batch: "predicted", "measured".
     rows: for the table: "modules" that share what they keep, "what" was chosen, "exact" and "bytes"
         of them, and the "error" that this choice alone makes.
@@ -69,9 +69,10 @@ class Plan(dict[str, Any]):
         share = f"{100 * kept / exact:.1f} %" if exact else "-"
         times = self.get("time", {})
         took = times.get("measured", times.get("predicted"))
+        limit = f" (limit {times['limit']:g})" if times.get("limit") is not None else ""
         lines.append(
             f"{share} of the bytes (budget {size_text(self['budget'])}), "
-            + ("" if took is None else f"{took:.2f} of the time of a step, ")
+            + ("" if took is None else f"{took:.2f} of the time of a step{limit}, ")
             + f"error of the gradient {_percent(last)}"
         )
         return "\n".join(lines)

@@ -34,28 +34,34 @@ class Recomputed:
         # A checkpoint saves the tensors among its own positional arguments, so that hooks on saved
         # tensors see them, and holds all others as they are.
         values, structure = _pytree.tree_flatten((args, kwargs))
-        if not self._selective:
-            return checkpoint(self._run, structure, *values, use_reentrant=False)
         kept: list[Any] = []
-        result = checkpoint(
-            self._run,
-            structure,
-            *values,
-            use_reentrant=False,
-            context_fn=functools.partial(_contexts, kept),
-        )
-        if isinstance(result, Tensor) and result.requires_grad:
-            # So that it is counted: the checkpoint's own reference is out of sight of hooks.
-            result = _Held.apply(result, *_tensors(kept[0].storage))
-        return result
+        more: dict[str, Any] = {}
+        if self._selective:
+            more["context_fn"] = functools.partial(_contexts, kept)
+        result = checkpoint(self._run, structure, *values, use_reentrant=False, **more)
+        held = [one for one in values if isinstance(one, Tensor)]
+        held += [one for mode in kept for one in _tensors(mode.storage)]
+        return _holding(result, held)
 
     def _run(self, structure: _pytree.TreeSpec, *values: Any) -> Any:
         args, kwargs = _pytree.tree_unflatten(list(values), structure)
         return type(self._module).forward(self._module, *args, **kwargs)
 
 
+def _holding(result: Any, held: list[Tensor]) -> Any:
+    """The result, with a node behind one of its tensors that saves what the checkpoint keeps: the
+    checkpoint's own references are in no node, so that `activations.memory` does not find them.
+    What is saved twice is kept once."""
+    leaves, structure = _pytree.tree_flatten(result)
+    for n, one in enumerate(leaves):
+        if isinstance(one, Tensor) and one.requires_grad:
+            leaves[n] = _Held.apply(one, *held)
+            break
+    return _pytree.tree_unflatten(leaves, structure)
+
+
 class _Held(torch.autograd.Function):
-    """Saves what the checkpoint before it keeps."""
+    """Its first argument, and saves the others."""
 
     @staticmethod
     def forward(ctx: Any, result: Tensor, *kept: Tensor) -> Tensor:

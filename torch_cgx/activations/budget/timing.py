@@ -16,8 +16,9 @@ from torch_cgx.activations.conversion.replaceable import Wanted, new_function, r
 from torch_cgx.activations.projection.modules import settings_of
 from torch_cgx.activations.saved.context import compress_saved
 
-_ROUNDS = 5
-_FEW, _LONG = 3, 0.5  # rounds of steps of so many seconds
+_ROUNDS = 7
+_FEW, _LONG = 5, 0.5  # rounds of steps of so many seconds
+_SHORT = 0.1  # seconds
 _SMALL, _LARGE = 1 << 12, 1 << 20  # values of tensors whose times a line goes through
 _TENSORS = 4  # that are saved at once
 
@@ -25,14 +26,15 @@ SetUp = Callable[[], Callable[[], None]]  # changes a model, and returns what ta
 
 
 class Timer:
-    """Seconds, medians of a few rounds. What repeats is measured once."""
+    """Seconds. Of steps that take turns, the median of their ratios: what else the machine does
+    slows both; of all else the least of a few rounds. What repeats is measured once."""
 
     def __init__(self) -> None:
         self._found: dict[Any, float] = {}
 
     def step(self, run: Callable[[], Any]) -> float:
         """Of run(), which is a forward and backward pass."""
-        return statistics.median(_seconds(run) for _ in range(_ROUNDS))
+        return min(_seconds(run) for _ in range(_ROUNDS))
 
     def ratio(self, run: Callable[[], Any], one: SetUp, other: SetUp) -> float:
         """Of the step with the other set up to the step with the one, in turns."""
@@ -40,7 +42,8 @@ class Timer:
 
     def longer(self, run: Callable[[], Any], other: SetUp) -> float:
         """By how much the step takes longer with the other set up, in turns."""
-        return statistics.median(b - a for a, b in _turns(run, _nothing, other))
+        pairs = _turns(run, _nothing, other)
+        return (statistics.median(b / a for a, b in pairs) - 1) * _least(pairs, 0)
 
     def forward(
         self, modules: Iterable[tuple[str, nn.Module]], run: Callable[[], Any]
@@ -56,7 +59,7 @@ class Timer:
         finally:
             for hook in hooks:
                 hook.remove()
-        return {name: statistics.median(one) for name, one in found.items()}
+        return {name: min(one) for name, one in found.items()}
 
     def coding(self, config: Any, numel: int, dtype: torch.dtype, device: torch.device) -> float:
         """Of encoding and decoding a saved tensor in `compress_saved`."""
@@ -97,7 +100,7 @@ class Timer:
         run(old)
         run(new)
         pairs = [(_seconds(lambda: run(old)), _seconds(lambda: run(new))) for _ in range(_ROUNDS)]
-        return statistics.median(b - a for a, b in pairs)
+        return _least(pairs, 1) - _least(pairs, 0)
 
     def _cached(self, key: Any, make: Callable[[], float]) -> float:
         if key not in self._found:
@@ -123,7 +126,7 @@ def _of_coding(config: Any, dtype: torch.dtype, device: torch.device, numel: int
         (_seconds(lambda: run(contextlib.nullcontext())), _seconds(lambda: run(context)))
         for _ in range(_ROUNDS)
     ]
-    return max(statistics.median(b - a for a, b in pairs), 0.0) / _TENSORS
+    return max(_least(pairs, 1) - _least(pairs, 0), 0.0) / _TENSORS
 
 
 def _always(name: str, tensor: Tensor) -> bool:
@@ -136,20 +139,28 @@ def _nothing() -> Callable[[], None]:
 
 
 def _turns(run: Callable[[], Any], one: SetUp, other: SetUp) -> list[tuple[float, float]]:
-    """Pairs of seconds. The first turn is not counted."""
+    """Pairs of seconds. The first turn is not counted. Of short steps, neither is the
+    first after a change, which looks up names of modules."""
     found: list[tuple[float, float]] = []
-    rounds = _ROUNDS
+    rounds, short = _ROUNDS, True
     while len(found) <= rounds:
         pair = []
         for set_up in (one, other):
             remove = set_up()
             try:
+                if short:
+                    run()
                 pair.append(_seconds(run))
             finally:
                 remove()
         found.append((pair[0], pair[1]))
         rounds = _FEW if max(pair) > _LONG else _ROUNDS
+        short = max(pair) < _SHORT
     return found[1:]
+
+
+def _least(pairs: list[tuple[float, float]], place: int) -> float:
+    return min(pair[place] for pair in pairs)
 
 
 def _time_of(module: nn.Module, into: list[float], hooks: list[Any]) -> None:
