@@ -167,7 +167,7 @@ def check_model(model: Any) -> None:
         raise TypeError(f"model is of type {type(model).__name__}; allowed: a torch.nn.Module")
     if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
         raise ValueError(
-            f"model is a {type(model).__name__}, which is compiled; allowed: the model before"
+            f"model is of type {type(model).__name__}, which is compiled; allowed: the model before"
         )
     for name, module in model.named_modules():
         if _MARK in module.__dict__:
