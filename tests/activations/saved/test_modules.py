@@ -6,6 +6,7 @@ import copy
 import io
 import itertools
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -131,6 +132,22 @@ def test_compress_by_module_and_its_removal() -> None:
     y = torch.randn(2000, requires_grad=True).exp()
     handle.remove()
     y.sum().backward()
+
+
+def test_compression_does_not_hold_variables_of_the_caller() -> None:
+    """The output of a step lived until backward: the entry held the frames of the call."""
+    model, x = make_model(), normal(32, 64)
+    handle = activations.compress(model, FP32)
+
+    def loss() -> tuple[torch.Tensor, weakref.ref[torch.Tensor]]:
+        output = model(x) * 1
+        found = output.sum()
+        return found, weakref.ref(output)
+
+    found, output = loss()
+    assert output() is None
+    found.backward()
+    handle.remove()
 
 
 def test_a_model_with_compression_can_be_copied_and_pickled() -> None:

@@ -151,6 +151,7 @@ class compress_saved:
         if "torch._dynamo" in sys.modules:
             settle = torch.compiler.disable(settle)
         settle(None)
+        entry.frame = None  # it and its callers hold their variables: the output, for one
         if kind is None and self._model is None and self._names:
             names = [name for one in self._names.values() for name in one.all()]
             self._rules.check_names(names)
