@@ -11,8 +11,8 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
                           `<!-- benchmark emulate-gemm -->`
     docs/emulated_training.md `<!-- benchmark emulate-training -->`
     docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
-    docs/activations.md   `<!-- benchmark activations -->`, activations-training, together,
-                          frontier
+    docs/activations.md   `<!-- benchmark activations -->`, activations-training, projections,
+                          projections-training, together, frontier
     docs/bdi.md           `<!-- benchmark bdi -->`
     docs/bounded.md       `<!-- benchmark cuda_float_compress -->`
 
@@ -39,6 +39,7 @@ from benchmarks.report import (
     emulate_training,
     frontier,
     losses,
+    projections,
     speed,
     targets,
     together,
@@ -119,6 +120,11 @@ def update_activations(page: str) -> str:
     page = insert(page, "benchmark activations", "\n".join(tables))
     trained = activations_training.training_table(read_results("activations_training"))
     page = insert(page, "benchmark activations-training", trained)
+    kept = read_results("projections")
+    found = projections.projections_table(kept), projections.bytes_table(kept)
+    page = insert(page, "benchmark projections", "\n".join(found))
+    trained = activations_training.training_table(read_results("projections_training"))
+    page = insert(page, "benchmark projections-training", trained)
     page = insert(page, "benchmark together", together.table(read_results("together")))
     compared = _table(Results.in_tree(), "frontier", frontier.table)
     return insert(page, "benchmark frontier", compared)
