@@ -138,9 +138,10 @@ def test_a_budget_that_nothing_meets(time: float | None, one_thread: None) -> No
     assert f"of {exact})" in str(caught.value)
     plan = _fit(case, least, time=time)
     assert plan["bytes"]["measured"] == least
-    assert _fit(case, words[2].strip("("), time=time)["bytes"]["measured"] >= least
-    with pytest.raises(ValueError, match=f"at least {least} bytes"):
-        _fit(case, least - 1, time=time)
+    if time is None:
+        assert _fit(case, words[2].strip("("))["bytes"]["measured"] >= least
+        with pytest.raises(ValueError, match=f"at least {least} bytes"):
+            _fit(case, least - 1)
 
 
 def test_the_whole_budget_changes_nothing(one_thread: None) -> None:
@@ -230,7 +231,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str], one_thread: None) -
     plan = _fit(mlp(), "30%", verbose=True)
     assert capsys.readouterr().out == f"{plan}\n"
     lines = str(plan).splitlines()
-    assert lines[0].split() == "modules what is kept exact bytes error of the gradient".split()
+    assert lines[0].split() == "modules what is kept exact bytes error".split()
     assert "computed again" in str(plan) and lines[-2].startswith("total")
     assert "% of the bytes (budget" in lines[-1]
     sizes = [row["exact"] for row in plan["rows"]]

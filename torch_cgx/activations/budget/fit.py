@@ -283,9 +283,9 @@ class _Fit:
 
 
 _WORDS = {
-    "norm": "norm that keeps its output",
-    "dropout": "mask that is drawn again",
-    "gate": "gate that keeps its inputs",
+    "norm": "output of norm",
+    "dropout": "mask drawn again",
+    "gate": "inputs of gate",
 }
 
 

@@ -156,25 +156,30 @@ class ItemOptions:
     # ---- few-bit functions
 
     def _functions(self) -> None:
-        items = enumerate(self._items)
-        numbers = [n for n, one in items if (one.steps or one.smooth) and not one.weights]
+        items = list(enumerate(self._items))
+        self._few_bit([n for n, one in items if one.smooth], _ALONE, _BITS)
+        steps = [n for n, one in items if one.steps and not (one.smooth or one.weights)]
+        self._few_bit(steps, 1, (1,))
+
+    def _few_bit(self, numbers: list[int], alone: int, every: tuple[int, ...]) -> None:
+        """alone: bits with which each item is measured. every: bits to choose from."""
         if not numbers:
             return
-        alone = [self._trials.error(self._few(n, _ALONE)) for n in numbers]
-        all_alone = self._trials.error(merged(*(self._few(n, _ALONE) for n in numbers)))
-        for bits in _BITS:
+        own = [self._trials.error(self._few(n, alone)) for n in numbers]
+        reference = self._trials.error(merged(*(self._few(n, alone) for n in numbers)))
+        for bits in every:
             everything = merged(*(self._few(n, bits) for n in numbers))
             report, _ = self._trials.kept(everything)
             nbytes, _ = bytes_by_item(report.storages, self._items)
-            factor = self._trials.error(everything) / all_alone if all_alone else 1.0
-            for n, error in zip(numbers, alone, strict=True):
+            factor = self._trials.error(everything) / reference if reference else 1.0
+            for n, error in zip(numbers, own, strict=True):
                 seconds = sum(
                     self._costs.timer.activation(
                         self._modules[name], bits, values_of(self._items[n], name)
                     )
                     for name in self._items[n].names
                 )
-                what = f"few-bit function, {bits}"
+                what = f"few-bit function, {bits} bit{'s' if bits > 1 else ''}"
                 self._add(n, what, self._few(n, bits), nbytes[n], error * factor, seconds)
 
     def _few(self, n: int, bits: int) -> Settings:

@@ -64,7 +64,7 @@ class Plan(dict[str, Any]):
         error = self.get("error", {})
         last = error.get("measured", error.get("predicted", 0.0))
         cells.append(["total", "", size_text(exact), size_text(kept), _percent(last)])
-        head = ["modules", "what is kept", "exact", "bytes", "error of the gradient"]
+        head = ["modules", "what is kept", "exact", "bytes", "error"]
         lines = [table(head, cells, left=(0, 1))]
         share = f"{100 * kept / exact:.1f} %" if exact else "-"
         times = self.get("time", {})

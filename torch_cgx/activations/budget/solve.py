@@ -14,7 +14,7 @@ from torch_cgx._policy.budget import within_budget
 from torch_cgx.activations.budget.options import Option, Rows
 
 _INNER = 16  # budgets of a block's items
-_PRICES = 24  # bisections
+_PRICES = 18  # bisections
 _LOWEST, _HIGHEST = 1e-12, 1e12
 
 

@@ -19,7 +19,7 @@ from torch_cgx.activations.saved.context import compress_saved
 _ROUNDS = 7
 _FEW, _LONG = 5, 0.5  # rounds of steps of so many seconds
 _SHORT = 0.1  # seconds
-_SMALL, _LARGE = 1 << 12, 1 << 20  # values of tensors whose times a line goes through
+_SMALL, _LARGE = 1 << 12, 1 << 19  # values of tensors whose times a line goes through
 _TENSORS = 4  # that are saved at once
 
 SetUp = Callable[[], Callable[[], None]]  # changes a model, and returns what takes it back
