@@ -202,6 +202,19 @@ def test_the_least_budgets_take_rows_of_linear_layers(one_thread: None) -> None:
     assert any("linear" in one for one in plan.modules.values())
 
 
+def test_types(one_thread: None) -> None:
+    """Casts of weights by autocast are no one's; what codecs do not take is computed again."""
+    model, batch, loss = mlp()
+    slow = Times(again=9.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plan = fit(model, batch, "40%", time=1.25, loss=loss, verbose=False, _timer=slow)
+    assert 0 < plan["error"]["measured"] < 0.05
+    case = model.double(), batch.double(), loss
+    plan = _fit(case, "40%")
+    assert plan["error"]["measured"] == 0
+    assert {key for one in plan.modules.values() for key in one} <= {"checkpoint", "norm"}
+
+
 def test_batches_in_all_forms_and_losses_of_the_model(one_thread: None) -> None:
     class Loss(nn.Module):
         def __init__(self) -> None:

@@ -19,7 +19,7 @@ from torch_cgx.activations.budget.options import (
     useful,
 )
 from torch_cgx.activations.budget.plan import Settings
-from torch_cgx.activations.budget.survey import Item, bytes_by_item
+from torch_cgx.activations.budget.survey import Item, bytes_by_item, is_encodable
 from torch_cgx.activations.budget.trials import Trials
 from torch_cgx.activations.report.saves import Stored
 
@@ -68,12 +68,19 @@ class BlockOptions:
     def _encoded(self, exact: list[list[Option]]) -> list[list[Option]]:
         found: list[list[Option]] = [[] for _ in self._blocks]
         noise: dict[str, dict[str, float]] = {}
-        for config in _INPUTS:
-            settings = self._settings({"checkpoint": True, "saved": config})
+        # A plan has one coding for all that a block gets.
+        able = {name for name in self._blocks if is_encodable(self._inputs[name])}
+        for config in _INPUTS if able else ():
+            settings: Settings = {
+                name: {"checkpoint": True, **({"saved": config} if name in able else {})}
+                for name in self._blocks
+            }
             what = f"{_AGAIN}, {name_of(config)}"
             report, noise[what] = self._trials.kept(settings)
             made = self._made(settings, what, self._sizes(report.storages), 0.0)
             for k, (name, one) in enumerate(zip(self._blocks, made, strict=True)):
+                if name not in able:
+                    continue
                 seconds = self._costs.of_coding(config, self._inputs[name])
                 time = exact[k][0].time + seconds / self._costs.step
                 found[k].append(dataclasses.replace(one, time=time))

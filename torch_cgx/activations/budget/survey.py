@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torch_cgx._unchanged import Unchanged
 from torch_cgx.activations.budget.recompute import is_set
@@ -43,13 +43,12 @@ class Item:
     @property
     def encodable(self) -> bool:
         """Whether a codec takes all floating tensors."""
-        floats = [one.dtype for one in self.storages if one.dtype.is_floating_point]
-        return all(dtype in _ENCODED for dtype in floats)
+        return is_encodable(self.storages)
 
-    @property
-    def sizes(self) -> list[tuple[int, torch.dtype]]:
-        """Values and type of each storage."""
-        return [(one.numel, one.dtype) for one in self.storages]
+
+def is_encodable(stored: Iterable[Stored]) -> bool:
+    """Whether wire codecs take all floating tensors."""
+    return all(one.dtype in _ENCODED for one in stored if one.dtype.is_floating_point)
 
 
 def items_of(stored: Iterable[Stored], model: nn.Module, blocks: Iterable[str]) -> list[Item]:
@@ -137,7 +136,8 @@ def _only_weight(module: nn.Module, saves: list[Save]) -> bool:
         return False
     base = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn."))
     plain = type(module).forward is base.forward  # type: ignore[attr-defined]
-    return plain and all(save.kind == kinds.LINEAR for save in saves)
+    # Casts of the weight by autocast are never encoded.
+    return plain and all(save.kind in (kinds.LINEAR, kinds.CAST) for save in saves)
 
 
 def _is_replaceable(module: nn.Module) -> bool:
@@ -219,7 +219,3 @@ def _is_block(name: str, module: nn.Module, calls: Calls) -> bool:
 def rows_of(save: Save) -> int:
     """Of a linear layer's input."""
     return save.numel // max(save.size[-1], 1) if save.size else 0
-
-
-def tensors_given(args: Any, kwargs: Any) -> list[Tensor]:
-    return tensors_of((args, kwargs))
