@@ -209,3 +209,41 @@ def test_the_variance_estimator() -> None:
     assert watch.step == 2 and list(watch.parameters()) == list(layer.parameters())
     with pytest.raises(TypeError, match="LinearGRP"):
         fewbit.VarianceEstimator(activations.Linear(2, 2))  # type: ignore[arg-type]
+
+
+def test_a_row_is_enough_without_autograd() -> None:
+    layer = fewbit.RandomizedLinear(8, 4, proj_dim_ratio=0.1)
+    x = torch.randn(1, 8)
+    with torch.no_grad():
+        assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+    with pytest.raises(ValueError, match="proj_dim_ratio=0.1 of 1 rows keeps none"):
+        layer(x)
+
+
+def test_numbers_of_numpy() -> None:
+    x = torch.randn(10, 8)
+    count: Any = np.int64(3)
+    part: Any = np.float32(0.3)
+    wrong: Any = np.bool_(True)
+    one = fewbit.RandomizedLinear(8, 4, proj_dim=count)
+    two = fewbit.RandomizedLinear(8, 4, proj_dim_ratio=part)
+    three = fewbit.LinearCRS(8, 4, proj_dim=count)
+    for layer in (one, two, three):
+        layer(x).sum().backward()
+    assert one.rows_of(10) == two.rows_of(10) == 3 and type(one.rows_of(10)) is int
+    with pytest.raises(TypeError, match="proj_dim="):
+        fewbit.RandomizedLinear(8, 4, proj_dim=wrong)
+
+
+def test_compile_with_dynamic_sizes_and_ratios() -> None:
+    torch.compiler.reset()
+
+    def call(layer: nn.Module, x: torch.Tensor) -> Any:
+        return layer(x)
+
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    for n, ratio in ((10, 0.3), (20, 0.4), (30, 0.5)):
+        layer = fewbit.RandomizedLinear(8, 4, proj_dim_ratio=ratio, matmul="rows")
+        compiled(layer, torch.ones(n, 8)).sum().backward()
+        assert layer.weight.grad is not None
+        torch.testing.assert_close(layer.weight.grad, torch.full((4, 8), float(n)))

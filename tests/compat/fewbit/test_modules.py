@@ -97,3 +97,15 @@ def test_a_compiled_model() -> None:
     model(x).sum().backward()
     for one, parameter in zip(compiled, model.parameters(), strict=True):
         torch.testing.assert_close(one, parameter.grad)
+
+
+def test_a_table_of_stepwise_keeps_its_type() -> None:
+    """These borders are one number in bfloat16."""
+    made = fewbit.Stepwise([1.0, 1.001, 1.002], [0.0, 0.25, 0.75, 1.0])
+    x = torch.linspace(0.99, 1.01, 40)
+    expected = made(x)
+    for change in (lambda m: m.bfloat16(), lambda m: m.half(), lambda m: m.to(torch.float32)):
+        changed = change(copy.deepcopy(nn.Sequential(made, nn.Linear(2, 2))))
+        assert changed[0].borders.dtype == torch.float64
+        assert torch.equal(changed[0](x), expected)
+    assert made.to("meta").borders.device.type == "meta"

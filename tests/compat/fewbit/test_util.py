@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from tests.docs.documents import ROOT, code_blocks
 from torch_cgx.compat import fewbit
@@ -241,3 +242,9 @@ def test_hooked_memory_usage() -> None:
     assert repr(usage) == "HookedMemoryUsage(forward=800, backward=800)"
     assert x.grad is not None
     torch.testing.assert_close(x.grad, (x.exp().cos() * x.exp()).detach())
+
+
+def test_convert_linear_refuses_weights_that_are_no_parameters() -> None:
+    for module in (parametrizations.weight_norm(nn.Linear(4, 4)), nn.LazyLinear(4)):
+        with pytest.raises(ValueError, match="is not made yet, or is computed"):
+            util.convert_linear(module, fewbit.RandomizedLinear, proj_dim_ratio=0.5)

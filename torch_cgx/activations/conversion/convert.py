@@ -176,14 +176,18 @@ def _checked_linear(linear: Any, pattern: Any) -> tuple[Settings | None, re.Patt
         return kept, None
     if kept is None:
         raise ValueError(f"pattern={pattern!r} without linear; allowed: with linear, as 0.2")
+    written = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(written, str):
+        raise TypeError(f"pattern={pattern!r}; allowed: None, a regular expression of str")
     try:
         return kept, re.compile(pattern)
-    except (re.error, TypeError) as error:
+    except re.error as error:
         raise ValueError(f"pattern={pattern!r} is not a regular expression: {error}") from None
 
 
 def _check_matches(model: nn.Module, pattern: re.Pattern[str]) -> None:
-    names = [name for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    modules = model.named_modules(remove_duplicate=False)  # all names of a module
+    names = [name for name, one in modules if isinstance(one, nn.Linear)]
     if not any(pattern.search(name) for name in names):
         more = ", ..." if len(names) > 12 else ""
         raise ValueError(

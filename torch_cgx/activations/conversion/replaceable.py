@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules import activation, batchnorm, instancenorm, normalization
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
+from torch_cgx.activations._operators import FLOATING
 from torch_cgx.activations.conversion import probes
 from torch_cgx.activations.layers.gate_modules import GatedMLP, has_hooks, is_plain_linear
 from torch_cgx.activations.projection.function import Settings
@@ -223,9 +225,13 @@ def _linear(module: nn.Module, settings: Settings) -> Found:
         return None
     if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
         return "its MultiheadAttention takes the weights and does not call it"
+    if isinstance(module, LazyModuleMixin):
+        return "its parameters are not made yet: run a batch first"
     why = unusable(module, nn.Linear)
     if why:
         return why
+    if module.weight.dtype not in FLOATING:
+        return f"its weight is {module.weight.dtype}"
     new = _blank(Linear)
     carry_over(module, new)
     new.set(settings)

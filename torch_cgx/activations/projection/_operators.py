@@ -49,15 +49,18 @@ def _key(x: torch.Tensor) -> torch.Tensor:
 def _choose(
     x: torch.Tensor, key: torch.Tensor, keep: int, method: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return sampling.choose(x, _generator(key, x.device), keep, method)
+    with torch._C._DisableAutocast():
+        return sampling.choose(x, _generator(key, x.device), keep, method)
 
 
 def _project(x: torch.Tensor, key: torch.Tensor, rows: int, method: str) -> torch.Tensor:
-    return sketch.project(x, _generator(key, x.device), rows, method)
+    with torch._C._DisableAutocast():  # it would multiply by S, and sums, in its own type
+        return sketch.project(x, _generator(key, x.device), rows, method)
 
 
 def _back(values: torch.Tensor, key: torch.Tensor, size: int, method: str) -> torch.Tensor:
-    return sketch.back(values, _generator(key, values.device), size, method)
+    with torch._C._DisableAutocast():
+        return sketch.back(values, _generator(key, values.device), size, method)
 
 
 _LIBRARY = torch.library.Library("torch_cgx", "FRAGMENT")

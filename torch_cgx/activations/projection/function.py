@@ -11,66 +11,61 @@ Projections: Bershatsky et al., "Memory-Efficient Backpropagation through Large 
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal, NamedTuple
+import weakref
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from torch_cgx.activations._once import once
 from torch_cgx.activations._operators import FLOATING
 from torch_cgx.activations._samples import saving_samples
 from torch_cgx.activations.projection import _operators
 from torch_cgx.activations.projection._operators import new_key
+from torch_cgx.activations.projection.settings import (
+    METHODS,
+    SAMPLING,
+    By,
+    Method,
+    Settings,
+    checked,
+    count_of,
+    none_kept,
+    ratio_of,
+)
 
-Method = Literal["wta", "rows", "gaussian", "rademacher", "srht"]
-By = Literal["batch", "features"]
-SAMPLING = ("wta", "rows")
-METHODS = (*SAMPLING, "gaussian", "rademacher", "srht")
-_UNLIMITED = ("gaussian", "rademacher")  # which may have more rows than there are
 _samples = WeakTensorKeyDictionary()  # of inputs: what layers that get the same tensor share
 _ops = torch.ops.torch_cgx
 
 
-class Settings(NamedTuple):
-    """keep: a part of the rows or columns; rows: how many, in place of it."""
-
-    keep: float
-    method: Method
-    by: By
-    rows: int | None
-
-
-def checked(keep: Any, method: Any, by: Any, rows: Any) -> Settings:
-    """TypeError, ValueError: what is not allowed."""
-    if isinstance(keep, bool) or not isinstance(keep, (int, float)):
-        raise TypeError(f"keep={keep!r}; allowed: numbers above 0, to 1")
-    if not 0 < keep <= 1:
-        raise ValueError(f"keep={keep!r}; allowed: numbers above 0, to 1")
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}; allowed: {', '.join(METHODS)}")
-    if by not in ("batch", "features"):
-        raise ValueError(f"by={by!r}; allowed: batch, features")
-    if rows is not None:
-        if isinstance(rows, bool) or not isinstance(rows, int):
-            raise TypeError(f"rows={rows!r}; allowed: integers from 1, None")
-        if rows < 1:
-            raise ValueError(f"rows={rows!r}; allowed: integers from 1, None")
-    return Settings(float(keep), method, by, rows)
-
-
 class _Sample:
     """What layers that get one tensor share. facts: what it is made of; kept: the sample [k, in]
-    or [n, k], or the projection; index: of what is sampled, or a projection's key. uses: backward
-    passes that have used it (a list, so that a node can count without holding `kept`).
+    or [n, k], or the projection; index: of what is sampled, or a projection's key.
+
+    The latest sample is held until the next one is made or a backward pass uses it, since hooks on
+    saved tensors, such as compress_saved's, keep something else. All others live only as long as
+    nodes keep them: a checkpoint that drops what is saved drops the samples, too.
     """
 
-    __slots__ = ("facts", "index", "kept", "uses")
+    __slots__ = ("__weakref__", "_held", "_index", "_kept", "facts", "used")
 
     def __init__(self, kept: Tensor, index: Tensor, facts: Any):
-        self.kept, self.index, self.facts = kept, index, facts
-        self.uses: list[None] = []
+        self._kept, self._index, self.facts = TensorWeakRef(kept), TensorWeakRef(index), facts
+        self._held: tuple[Tensor, Tensor] | None = kept, index
+        self.used = False
+
+    def found(self) -> tuple[Tensor, Tensor] | None:
+        """kept, index; None: they are gone, or belong to a step that is over."""
+        kept, index = self._kept(), self._index()
+        return None if self.used or kept is None or index is None else (kept, index)
+
+    def release(self) -> None:
+        self._held = None
+
+
+_latest: weakref.ref[_Sample] | None = None
 
 
 class _Projected(torch.autograd.Function):
@@ -86,17 +81,20 @@ class _Projected(torch.autograd.Function):
         index: Tensor,
         method: str,
         by: str,
-        uses: list[None] | None,
+        sample: weakref.ref[_Sample] | None,
     ) -> Tensor:
-        ctx.save_for_backward(kept, index, weight)
-        ctx.method, ctx.by, ctx.uses = method, by, uses
+        # torch, too, lets a weight change in the meantime where the input needs no gradient.
+        ctx.save_for_backward(kept, index, weight if ctx.needs_input_grad[0] else None)
+        ctx.method, ctx.by, ctx.sample, ctx.width = method, by, sample, weight.shape[1]
         return F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         kept, index, weight = ctx.saved_tensors
-        if ctx.uses is not None:
-            ctx.uses.append(None)
+        sample = None if ctx.sample is None else ctx.sample()
+        if sample is not None:
+            sample.used = True
+            sample.release()
         dy = gradients[0]
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         dx = dweight = dbias = None
@@ -105,7 +103,7 @@ class _Projected(torch.autograd.Function):
             if needs_x:
                 dx = dy @ weight
             if needs_weight:
-                dweight = _of_weight(rows, kept, index, weight.shape[1], ctx.method, ctx.by)
+                dweight = _of_weight(rows, kept, index, ctx.width, ctx.method, ctx.by)
             if needs_bias:
                 dbias = rows.sum(0)
         found = once("linear with keep", (dy, weight), (dx, dweight, dbias))
@@ -118,12 +116,26 @@ def _of_weight(dy: Tensor, kept: Tensor, index: Tensor, width: int, method: str,
         part = dy.index_select(0, index) if sampled else None
         if part is None:
             part = _ops.projection_project(dy, index, kept.shape[0], method)
-        return part.t() @ kept
+        return _enlarged(part.t() @ kept, kept, dy.shape[0] / kept.shape[0], sampled)
     product = dy.t() @ kept
     if not sampled:
         return _ops.projection_back(product, index, width, method)
-    found = product.new_zeros(product.shape[0], width, dtype=kept.dtype, device=kept.device)
+    product = _enlarged(product, kept, width / kept.shape[1], sampled)
+    # Not of kept's type: a backward pass under autocast gives the type of autocast.
+    found = product.new_zeros(product.shape[0], width, dtype=product.dtype, device=kept.device)
     return found.index_add_(1, index, product)
+
+
+def _enlarged(product: Tensor, kept: Tensor, by: float, sampled: bool) -> Tensor:
+    """What `_scaled` has left out for float16."""
+    return product * by if sampled and kept.dtype == torch.float16 else product
+
+
+def _scaled(factor: Tensor, x: Tensor, n: int, count: int) -> Tensor:
+    """Factors 1 / p of what is kept. Those of float16 are without n / count, their size for equal
+    rows: 1 / p times a value that float16 holds may be more than it holds, and no scale of the loss
+    would help."""
+    return factor * (count / n) if x.dtype == torch.float16 else factor
 
 
 def _sample(x: Tensor, key: Tensor, count: int, settings: Settings) -> tuple[Tensor, Tensor]:
@@ -133,29 +145,10 @@ def _sample(x: Tensor, key: Tensor, count: int, settings: Settings) -> tuple[Ten
         kept = _ops.projection_project(turned, key, count, settings.method)
         return (kept.t().contiguous() if settings.by == "features" else kept), key
     index, factor = _ops.projection_choose(turned, key, count, settings.method)
+    factor = _scaled(factor, x, turned.shape[0], count)
     if settings.by == "features":
         return (x.index_select(1, index) * factor).to(x.dtype), index
     return (x.index_select(0, index) * factor[:, None]).to(x.dtype), index
-
-
-def _count(x: Tensor, settings: Settings) -> int | None:
-    """How many rows or columns are kept; None: all, exactly. ValueError: none."""
-    n = x.shape[-1] if settings.by == "features" else x.numel() // max(x.shape[-1], 1)
-    what = "features" if settings.by == "features" else "rows"
-    if settings.rows is not None:
-        count = settings.rows
-        if count >= n and settings.method not in _UNLIMITED:
-            return None
-        return count
-    if settings.keep == 1:
-        return None
-    count = int(settings.keep * n + 1e-9)
-    if count == 0:
-        raise ValueError(
-            f"keep={settings.keep:g} of {n} {what} keeps none; allowed: a keep of at least "
-            f"{1 / n:.3g}, more {what}"
-        )
-    return count
 
 
 def linear(
@@ -182,12 +175,13 @@ def linear(
     by: "batch", or "features": k = int(keep * in) columns or projections of the columns.
     rows: k itself, in place of keep. More than there are: exact with sampling and "srht".
 
-    keep=1, a weight that requires no gradient, an empty input and torch.func's transforms are
-    torch's own function. Random numbers come from a key of 63 bits that each call draws from
-    torch's generator of the CPU, and from the rank: torch.manual_seed, a restored state of the
-    generator and checkpoints repeat them. Layers that get the same tensor, such as query, key and
-    value, share what is kept (in eager mode, if they get the same tensor object and settings, and
-    it is no leaf). Second derivatives are a RuntimeError.
+    keep=1, a weight that requires no gradient, an empty input, torch.no_grad() and torch.func's
+    transforms are torch's own function. Random numbers come from a key of 63 bits that each call
+    draws from torch's generator of the CPU, and from the rank: torch.manual_seed, a restored state
+    of the generator and checkpoints repeat them. Layers that get the same tensor, such as query,
+    key and value, share what is kept (in eager mode, if they get the same tensor object and
+    settings, and it is no leaf; inside a checkpoint or compress_saved, if no other tensor comes in
+    between). Second derivatives are a RuntimeError.
 
     TypeError: another dtype, layout, or a DTensor. ValueError: settings that are not allowed; k
     would be 0.
@@ -207,14 +201,21 @@ def projected(
     """`linear` with settings that are checked. training: a key is drawn without autograd, too."""
     _check(x, weight)
     compiling = torch.compiler.is_compiling()
-    if weight.requires_grad and key is None and (training or torch.is_grad_enabled()):
+    count = None
+    if weight.requires_grad and x.numel() and weight.numel():
+        count = count_of(x, settings)
+    transforms = not compiling and torch._C._are_functorch_transforms_active()
+    if count is None or transforms:
+        return F.linear(x, weight, bias)
+    enabled = torch.is_grad_enabled()
+    if key is None and (training or enabled):
         # Also without autograd: a reentrant checkpoint runs its forward pass twice, first without,
         # and what draws after this call must draw the same numbers.
         key = _ops.projection_key(x.detach()) if compiling else new_key()
-    count = _count(x, settings) if x.numel() and weight.requires_grad else None
-    transforms = not compiling and torch._C._are_functorch_transforms_active()
-    if count is None or transforms or not torch.is_grad_enabled():
+    if not enabled:
         return F.linear(x, weight, bias)
+    if count == 0:
+        raise none_kept(x, settings)
     assert key is not None
     own = x
     device = x.device.type
@@ -227,28 +228,37 @@ def projected(
     if compiling:
         kept, index = _sample(flat, key, count, settings)
         return _Projected.apply(x, weight, bias, kept, index, settings.method, settings.by, None)
-    one = _shared(own, flat, key, count, settings)
+    kept, index, sample = _shared(own, flat, key, count, settings)
     with saving_samples():
-        return _Projected.apply(
-            x, weight, bias, one.kept, one.index, settings.method, settings.by, one.uses
-        )
+        return _Projected.apply(x, weight, bias, kept, index, settings.method, settings.by, sample)
 
 
-def _shared(own: Tensor, flat: Tensor, key: Tensor, count: int, settings: Settings) -> _Sample:
+def _shared(
+    own: Tensor, flat: Tensor, key: Tensor, count: int, settings: Settings
+) -> tuple[Tensor, Tensor, weakref.ref[_Sample] | None]:
     """The sample of `flat`, or the one that another layer has made of the same tensor `own`.
 
     A leaf does not share: it may be the batch of many steps, each of which needs new numbers. For
     the same reason a sample that a backward pass has used is not used again.
     """
+    global _latest
+    if own.grad_fn is None:
+        with torch.no_grad():
+            return *_sample(flat, key, count, settings), None
     facts = own._version, flat.dtype, count, settings
     before: _Sample | None = _samples.get(own)
-    if before is not None and before.facts == facts and not before.uses:
-        return before
+    if before is not None and before.facts == facts:
+        found = before.found()
+        if found is not None:
+            return *found, weakref.ref(before)
     with torch.no_grad():
-        made = _Sample(*_sample(flat, key, count, settings), facts)
-    if own.grad_fn is not None:
-        _samples[own] = made
-    return made
+        kept, index = _sample(flat, key, count, settings)
+    held = None if _latest is None else _latest()
+    if held is not None:
+        held.release()
+    made = _Sample(kept, index, facts)
+    _samples[own], _latest = made, weakref.ref(made)
+    return kept, index, _latest
 
 
 def _check(x: Any, weight: Tensor) -> None:
@@ -270,4 +280,16 @@ def _check(x: Any, weight: Tensor) -> None:
             )
 
 
-__all__ = ["METHODS", "SAMPLING", "By", "Method", "Settings", "_operators", "linear"]
+__all__ = [
+    "METHODS",
+    "SAMPLING",
+    "By",
+    "Method",
+    "Settings",
+    "_operators",
+    "checked",
+    "count_of",
+    "linear",
+    "projected",
+    "ratio_of",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def settings_of(given: Any, where: str) -> Settings:
         if unknown:
             raise ValueError(f"{where} has {unknown}; allowed: keep, method, by, rows")
         options = {"keep": 0.2, "method": "wta", "by": "batch", "rows": None, **given}
-    elif isinstance(given, bool) or not isinstance(given, (int, float)):
+    elif isinstance(given, bool) or not isinstance(given, numbers.Real):
         raise TypeError(f"{where}={given!r}; allowed: numbers above 0, to 1, a dict of settings")
     else:
         options = {"keep": given, "method": "wta", "by": "batch", "rows": None}

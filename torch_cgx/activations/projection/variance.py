@@ -197,7 +197,7 @@ class VarianceEstimator:
     def _kept(self, input: Tensor) -> tuple[int | None, function.Settings]:
         """How many rows the layer keeps of this input (None: all, exactly), and its settings."""
         settings: function.Settings = self.layer.settings  # type: ignore[assignment]
-        return function._count(input, settings), settings
+        return function.count_of(input, settings), settings
 
     def _forward(
         self, layer: Any, args: tuple[Any, ...], options: dict[str, Any], output: Any

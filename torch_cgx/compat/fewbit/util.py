@@ -82,11 +82,18 @@ def convert_linear(module: nn.Module, ctor: Callable[..., nn.Module], **kwargs: 
     training mode of a torch.nn.Linear; another module as it is.
 
     The parameters are the same objects, so ties and optimizers stay; in FewBit they are new ones,
-    and the layer is in training mode. Hooks are not taken over.
+    and the layer is in training mode. Hooks are not taken over. ValueError: a weight that is not
+    made yet (torch.nn.LazyLinear), or is computed in each step (weight_norm, parametrize).
     """
     if not isinstance(module, nn.Linear):
         return module
     weight, bias = module.weight, module.bias
+    known = isinstance(weight, nn.Parameter) and isinstance(bias, (nn.Parameter, type(None)))
+    if not known or isinstance(weight, nn.UninitializedParameter):
+        raise ValueError(
+            f"the weight or bias of a {type(module).__name__} is not made yet, or is computed in "
+            "each step; allowed: a torch.nn.Linear whose weight and bias are parameters"
+        )
     made = ctor(
         module.in_features,
         module.out_features,

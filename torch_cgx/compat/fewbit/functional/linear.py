@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_cgx.activations.projection.function import METHODS, Settings, projected
+from torch_cgx.activations.projection.function import METHODS, Settings, projected, ratio_of
 
 _MOST_KEY = 2**63 - 1
 _BROKEN = ("dct", "dft")  # of FewBit: the first has a wrong scale, the second does not run
@@ -30,22 +31,22 @@ def check_projection(
         )
     if matmul not in METHODS:
         raise ValueError(f"matmul={matmul!r}; allowed: {', '.join(METHODS)}")
-    numbers = {
+    counts = {
         "proj_dim": proj_dim,
         "proj_dim_min": proj_dim_min,
         "proj_dim_max": proj_dim_max,
     }
-    for name, value in numbers.items():
+    for name, value in counts.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
             raise TypeError(f"{name}={value!r}; allowed: integers from 0, None")
         if value < 0:
             raise ValueError(f"{name}={value!r}; allowed: integers from 0, None")
     if proj_dim_ratio is not None:
-        if isinstance(proj_dim_ratio, bool) or not isinstance(proj_dim_ratio, (int, float)):
+        if isinstance(proj_dim_ratio, bool) or not isinstance(proj_dim_ratio, numbers.Real):
             raise TypeError(f"proj_dim_ratio={proj_dim_ratio!r}; allowed: numbers above 0, None")
-        if not 0 < proj_dim_ratio < float("inf"):
+        if not 0 < float(proj_dim_ratio) < float("inf"):
             raise ValueError(f"proj_dim_ratio={proj_dim_ratio!r}; allowed: numbers above 0, None")
     if proj_dim_ratio is None and not proj_dim:
         raise ValueError(
@@ -68,15 +69,26 @@ def projected_rows(
     """How many rows stand for n: proj_dim, or the whole part of proj_dim_ratio * n; raised to
     proj_dim_min, then lowered to proj_dim_max, where these are given and above 0. ValueError: none.
     """
-    rows = proj_dim or int((proj_dim_ratio or 0.0) * n)
-    rows = max(rows, proj_dim_min or 0)
-    rows = min(rows, proj_dim_max or rows)
+    rows = _rows(n, proj_dim_ratio, proj_dim, proj_dim_max, proj_dim_min)
     if rows == 0:
         raise ValueError(
             f"proj_dim_ratio={proj_dim_ratio!r} of {n} rows keeps none; allowed: a ratio of at "
             f"least {1 / n:.3g}, proj_dim_min, proj_dim, more rows"
         )
     return rows
+
+
+def _rows(
+    n: int,
+    proj_dim_ratio: float | None,
+    proj_dim: int | None,
+    proj_dim_max: int | None,
+    proj_dim_min: int | None,
+) -> int:
+    part, whole = ratio_of(proj_dim_ratio) if proj_dim_ratio else (0, 1)
+    rows = proj_dim or n * part // whole
+    rows = max(rows, proj_dim_min or 0)
+    return int(min(rows, proj_dim_max or rows))
 
 
 def key_of(generator: torch.Generator | None) -> Tensor | None:
@@ -118,7 +130,10 @@ def linear_grp(
     settings = None
     if isinstance(input, Tensor) and input.numel():
         n = input.numel() // input.shape[-1]
-        rows = projected_rows(n, proj_dim_ratio, proj_dim, proj_dim_max, proj_dim_min)
+        # Without autograd nothing is kept, so a few rows are enough.
+        learns = weight.requires_grad and torch.is_grad_enabled()
+        count = projected_rows if learns else _rows
+        rows = count(n, proj_dim_ratio, proj_dim, proj_dim_max, proj_dim_min)
         settings = Settings(1.0, matmul, "batch", rows)  # type: ignore[arg-type]
     key = key_of(generator) if weight.requires_grad else None
     return projected(input, weight, bias, settings or Settings(1.0, "rows", "batch", None), key)
@@ -128,7 +143,7 @@ linear_randomized = linear_grp
 
 
 def check_columns(name: str, count: Any) -> None:
-    if isinstance(count, bool) or not isinstance(count, int):
+    if isinstance(count, bool) or not isinstance(count, numbers.Integral):
         raise TypeError(f"{name}={count!r}; allowed: integers from 1")
     if count < 1:
         raise ValueError(f"{name}={count!r}; allowed: integers from 1")
@@ -142,7 +157,7 @@ def linear_crs(input: Tensor, weight: Tensor, bias: Tensor | None, nopairs: int)
     less variance; `nopairs` from in_features on is exact. ValueError: below 1.
     """
     check_columns("nopairs", nopairs)
-    return projected(input, weight, bias, Settings(1.0, "rows", "features", nopairs))
+    return projected(input, weight, bias, Settings(1.0, "rows", "features", int(nopairs)))
 
 
 __all__ = ["linear_crs", "linear_grp", "linear_randomized"]

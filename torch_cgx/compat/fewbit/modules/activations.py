@@ -187,6 +187,15 @@ class Stepwise(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         return step_function(input, self._table(), self.shift)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Stepwise:
+        def moved(buffer: Tensor) -> Tensor:
+            """On another device, but float64: bfloat16 may not tell borders apart."""
+            new = fn(buffer)
+            return new if new.dtype == buffer.dtype else buffer.to(new.device)
+
+        super()._apply(moved, recurse)
+        return self
+
     def _table(self) -> Table:
         """Of the buffers as they are: loading a state dict, `to` and copying change them."""
         known, buffers = self._known, (self.borders, self.levels)
