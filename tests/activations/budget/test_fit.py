@@ -13,7 +13,7 @@ from torch import nn
 from tests.activations.budget.cases import MODELS, Times, gpt, gradient, mlp, relative
 from torch_cgx import activations
 from torch_cgx.activations.budget.applying import apply
-from torch_cgx.activations.budget.fit import fit
+from torch_cgx.activations.budget.fit import Fitting, fit
 from torch_cgx.activations.budget.plan import Plan
 
 
@@ -25,15 +25,16 @@ def _fit(case: Any, budget: Any, **options: Any) -> Plan:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_budgets_are_met_and_larger_ones_err_less(name: str, one_thread: None) -> None:
-    model, batch, loss = case = MODELS[name]()
+    model, batch, loss = MODELS[name]()
     exact = activations.memory(model, batch, loss=loss).total
     wanted = gradient(model, batch, loss)
     # No recomputation: its time is above the limit.
+    fitting = Fitting(model, batch, loss, Times(again=9.0))
     errors, least = [], 0.5 if name == "gpt" else 0.12
     for part in (1.0, 0.5, 0.3, 0.2, 0.12):
         if part < least:
             continue
-        plan = _fit(case, f"{100 * part}%", time=1.25, _timer=Times(again=9.0))
+        plan = fitting.plan(f"{100 * part}%", 1.25)
         handle = apply(model, plan)
         try:
             report = activations.memory(model, batch, loss=loss)
@@ -90,11 +91,12 @@ def test_time_chooses_between_recomputation_and_few_bits(one_thread: None) -> No
     def again(plan: Plan) -> int:
         return sum("checkpoint" in one for one in plan.modules.values())
 
-    free = _fit(case, "30%", time=None)
+    fitting = Fitting(*case, Times())
+    free = fitting.plan("30%", None)
     assert again(free) == 4 and free["error"]["measured"] == 0
-    some = _fit(case, "30%", time=1.2)
+    some = fitting.plan("30%", 1.2)
     assert 0 < again(some) < 4 and some["time"]["predicted"] <= 1.2
-    none = _fit(case, "30%", time=1.05)
+    none = fitting.plan("30%", 1.05)
     assert again(none) == 0
     assert 0 < some["error"]["predicted"] < none["error"]["predicted"]
 
@@ -161,6 +163,14 @@ def test_dropout_masks_are_equal_in_what_is_compared(one_thread: None) -> None:
 def test_equal_arguments_give_equal_plans(one_thread: None) -> None:
     plans = [_fit(mlp(), "25%", time=1.15) for _ in range(2)]
     assert json.dumps(plans[0]) == json.dumps(plans[1])
+
+
+def test_plans_of_several_budgets_are_those_of_each_alone(one_thread: None) -> None:
+    model, batch, loss = case = mlp()
+    fitting = Fitting(model, batch, loss, Times())
+    found = [fitting.plan(budget, 1.15) for budget in ("100%", "25%", "50%", "25%")]
+    assert json.dumps(found[1]) == json.dumps(found[3]) == json.dumps(_fit(case, "25%", time=1.15))
+    assert found[0].modules == {} and found[2]["error"]["measured"] < found[1]["error"]["measured"]
 
 
 def test_query_key_and_value_have_one_coding(one_thread: None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_cgx._gradient import Loss, arguments_of
+from torch_cgx._gradient import Gradient, Loss, arguments_of
 from torch_cgx._unchanged import Unchanged
 from torch_cgx.activations.budget.applying import Changes, check_model
 from torch_cgx.activations.budget.block_options import BlockOptions
@@ -17,18 +17,17 @@ from torch_cgx.activations.budget.item_options import ItemOptions
 from torch_cgx.activations.budget.measures import exact_measures
 from torch_cgx.activations.budget.options import Costs, Rows
 from torch_cgx.activations.budget.plan import VERSION, Plan, Settings
+from torch_cgx.activations.budget.rows import rows_of_table
 from torch_cgx.activations.budget.solve import Choice, Frontier
 from torch_cgx.activations.budget.survey import (
     blocks_of,
     bytes_by_item,
-    inside,
     items_of,
     watched,
 )
 from torch_cgx.activations.budget.timing import Timer
 from torch_cgx.activations.budget.trials import Trials, merged
 from torch_cgx.activations.report.memory import tensors_of
-from torch_cgx.activations.report.report import Report
 
 _ROUNDS = 6  # of a budget that is moved by what the bytes were predicted wrong
 _TIMES = 3  # of a limit of time
@@ -74,20 +73,19 @@ def fit(
     smallest possible bytes); a time below 1; a model that has a plan or is compiled; a loss that is
     not one value, or has no gradient.
     """
-    check_model(model)
-    args, kwargs = arguments_of(batch)
-    wanted = _budget(budget)
-    if time is not None:
-        if isinstance(time, bool) or not isinstance(time, (int, float)):
-            raise TypeError(f"time={time!r}; allowed: numbers from 1, None")
-        if not 1 <= time < math.inf:
-            raise ValueError(f"time={time!r}; allowed: numbers from 1, None")
-    with Unchanged(model, tensors_of((args, kwargs))), torch.enable_grad():
-        trials = Trials(model, (args, kwargs), loss)
-        plan = _Fit(trials, _timer or Timer(), budget, wanted, time).plan()
+    plan = Fitting(model, batch, loss, _timer).plan(budget, time)
     if verbose:
         print(plan)
     return plan
+
+
+def _check_time(time: Any) -> None:
+    if time is None:
+        return
+    if isinstance(time, bool) or not isinstance(time, (int, float)):
+        raise TypeError(f"time={time!r}; allowed: numbers from 1, None")
+    if not 1 <= time < math.inf:
+        raise ValueError(f"time={time!r}; allowed: numbers from 1, None")
 
 
 def _budget(given: Any) -> float | int:
@@ -115,25 +113,53 @@ class _Unmet(Exception):
         self.least, self.without = least, without
 
 
-class _Fit:
-    def __init__(
-        self, trials: Trials, timer: Timer, given: Any, budget: float | int, limit: float | None
-    ) -> None:
-        self._trials, self._timer, self._given, self._limit = trials, timer, given, limit
-        self._exact = trials.memory()
-        whole = self._exact.total
-        self._budget = budget if isinstance(budget, int) else int(budget * whole)
+class Fitting:
+    """What `fit` measures, for plans with several budgets: only the first takes long."""
 
-    def plan(self) -> Plan:
+    def __init__(
+        self, model: nn.Module, batch: Any, loss: Loss | None = None, timer: Timer | None = None
+    ) -> None:
+        """As of `fit`."""
+        check_model(model)
+        given = arguments_of(batch)
+        self._trials = Trials(model, given, loss)
+        self._timer = timer or Timer()
+        self._tensors = tensors_of(given)
+        self._begun = False
+        self._measured: dict[str, tuple[Frontier, float, Gradient]] = {}
+
+    def plan(self, budget: str | int = "40%", time: float | None = 1.1) -> Plan:
+        """As `fit`."""
+        wanted = _budget(budget)
+        _check_time(time)
+        self._given, self._limit = budget, time
+        with Unchanged(self._trials.model, self._tensors), torch.enable_grad():
+            if not self._begun:
+                self._begin()
+            whole = self._exact.total
+            self._budget = wanted if isinstance(wanted, int) else int(wanted * whole)
+            return self._plan()
+
+    def _begin(self) -> None:
         trials = self._trials
+        self._exact = trials.memory()
         trials.start()
         self._run: Callable[[], Any] = trials.gradient.now
         self._step = self._timer.step(self._run)
+        self._measures: Settings | None = None
+        self._begun = True
+
+    def _plan(self) -> Plan:
+        trials = self._trials
         if self._exact.total <= self._budget:
             return self._made({}, None, self._exact.total, 1.0)
-        measures = exact_measures(trials.model, trials.memory, self._exact)
+        if self._measures is None:
+            self._measures = exact_measures(trials.model, trials.memory, self._exact)
         unmet = []
-        for base in [measures, {}] if measures and self._limit is not None else [measures]:
+        bases = [self._measures]
+        if self._measures and self._limit is not None:
+            bases.append({})
+        for base in bases:
             try:
                 return self._with(base)
             except _Unmet as one:
@@ -161,16 +187,7 @@ class _Fit:
     # ---- with the measures that leave the gradient exact
 
     def _with(self, base: Settings) -> Plan:
-        ratio = 1.0
-        if base:
-            ratio = self._timer.ratio(self._run, self._set({}), self._set(base))
-        with_base = Changes(self._trials.model, base)
-        try:
-            self._trials.start()
-            rows = self._rows()
-        finally:
-            with_base.remove()
-        frontier = Frontier(rows)
+        frontier, ratio, self._trials.gradient = self._frontier(base)
         limit = None if self._limit is None else self._limit - ratio
         choice, nbytes = self._search(frontier, base, limit)
         took = self._took(base, choice)
@@ -190,6 +207,22 @@ class _Fit:
             if found < took:
                 choice, nbytes, took = other, kept, found
         return self._made(base, choice, nbytes, took, ratio)
+
+    def _frontier(self, base: Settings) -> tuple[Frontier, float, Gradient]:
+        """And the time of a step with the measures, relative to the exact one, and its gradient."""
+        key = repr(base)
+        if key not in self._measured:
+            ratio = 1.0
+            if base:
+                ratio = self._timer.ratio(self._run, self._set({}), self._set(base))
+            with_base = Changes(self._trials.model, base)
+            try:
+                self._trials.start()
+                found = Frontier(self._rows())
+            finally:
+                with_base.remove()
+            self._measured[key] = found, ratio, self._trials.gradient
+        return self._measured[key]
 
     def _rows(self) -> Rows:
         trials = self._trials
@@ -278,46 +311,5 @@ class _Fit:
             },
             error={"predicted": predicted.error**0.5, "measured": error},
             modules=settings,
-            rows=_rows_of_table(self._exact, base, predicted),
+            rows=rows_of_table(self._exact, base, predicted),
         )
-
-
-_WORDS = {
-    "norm": "output of norm",
-    "dropout": "mask drawn again",
-    "gate": "inputs of gate",
-}
-
-
-def _rows_of_table(exact: Report, base: Settings, choice: Choice) -> list[dict[str, Any]]:
-    before = dict(exact.by_module)
-    found = []
-    for one in choice.options:
-        again = any("checkpoint" in settings for settings in one.settings.values())
-        whole = [name for name in one.names if again or "gate" in base.get(name, ())]
-        mine = [
-            name
-            for name in before
-            if name in one.names or any(inside(name, other) for other in whole)
-        ]
-        more = [_WORDS[key] for name in one.names for key in base.get(name, ())]
-        found.append(
-            {
-                "modules": list(one.names),
-                "what": ", ".join([*dict.fromkeys(more), one.what]),
-                "exact": sum(before.pop(name) for name in mine),
-                "bytes": one.nbytes,
-                "error": one.error**0.5,
-            }
-        )
-    for key, words in _WORDS.items():
-        names = [name for name, one in base.items() if key in one and name in before]
-        if names:
-            size = sum(before.pop(name) for name in names)
-            row = {"modules": names, "what": words, "exact": size, "bytes": 0, "error": 0.0}
-            found.append(row)
-    if before:
-        size = sum(before.values())
-        row = {"modules": list(before), "what": "as it is", "exact": size, "bytes": size}
-        found.append({**row, "error": 0.0})
-    return found
