@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from benchmarks._frontier_models import Case, in_order
 from torch_cgx import activations
+from torch_cgx.activations.budget.fit import Fitting
 
 EXACT, COMPILED = "exact", "compiled"
 BUCKET = 256
@@ -166,13 +167,13 @@ def _compiled(
 
 
 def _fitted(case: Case, budget: str, time: float | None) -> Built:
-    model = case.copy()
+    if case.fitting is None:
+        case.fitting = Fitting(case.copy(), case.tokens, case.loss)
     try:
-        plan = activations.fit(
-            model, case.tokens, budget=budget, time=time, loss=case.loss, verbose=False
-        )
+        plan = case.fitting.plan(budget, time)
     except ValueError as error:  # nothing meets the budget
         raise NotMeasured(str(error).splitlines()[0]) from error
+    model = case.copy()
     activations.apply(model, plan)
     return model, _forward(case, model)
 

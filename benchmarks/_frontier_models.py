@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks._activation_models import BertLayer
+from torch_cgx.activations.budget.fit import Fitting
 from torch_cgx.workloads import corpus
 
 VOCABULARY, MASK, HEADS = 256, 0, 4
@@ -87,13 +88,15 @@ class Model(nn.Module):
 
 @dataclass
 class Case:
-    """A model, a batch and its targets. compiled: what torch.compile has made so far."""
+    """A model, a batch and its targets. compiled: what torch.compile has made so far. fitting: what
+    activations.fit has measured, for several plans."""
 
     name: str
     model: Model
     tokens: Tensor
     targets: Tensor
     compiled: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    fitting: Fitting | None = None
 
     def loss(self, logits: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), self.targets.flatten())
