@@ -197,3 +197,21 @@ def test_what_the_estimator_refuses() -> None:
         x.zero_()
         with pytest.raises(RuntimeError, match="changed in place"):
             y.sum().backward()
+
+
+def test_numbers_of_numpy_and_none() -> None:
+    x, y = torch.randn(8, 4), torch.randn(8, 3)
+    count: Any = np.int64(3)
+    assert variance(x, y, count) == variance(x, y, 3)
+    assert all(type(number) is float for number in variance(x, y, count))
+    nothing: Any = None
+    with pytest.raises(TypeError, match="rows=None"):
+        variance(x, y, nothing)
+
+
+def test_the_estimator_takes_tensors_of_inference_mode() -> None:
+    with torch.inference_mode():
+        x = torch.randn(10, 6)
+    with VarianceEstimator(_layer()) as watch:
+        watch.layer(x).sum().backward()
+        assert watch.step == 1

@@ -236,3 +236,11 @@ def test_patterns() -> None:
     for wrong in (b"0", 3):
         with pytest.raises(TypeError, match="pattern="):
             activations.convert(nn.Sequential(one), linear=0.5, pattern=wrong)  # type: ignore[arg-type]
+
+
+def test_shapes_without_columns() -> None:
+    weight = torch.ones(4, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="at least 1D"):  # torch's own
+        linear(torch.tensor(1.0), weight)
+    with pytest.raises(ValueError, match=r"weight has the shape \(8,\); allowed: \[out, in\]"):
+        linear(torch.ones(10, 8), weight[0])

@@ -172,9 +172,8 @@ def test_linear_crs_samples_columns() -> None:
     weight = torch.randn(10, 12, requires_grad=True)
     y = fewbit.functional.linear_crs(x, weight, None, 12)
     torch.testing.assert_close(torch.autograd.grad(y, weight, dy)[0], exact)
-    for wrong in (lambda: fewbit.LinearCRS(4, 1), lambda: fewbit.LinearCRS(4, 4, proj_dim=0)):
-        with pytest.raises(ValueError, match="proj_dim=0"):
-            wrong()
+    with pytest.raises(ValueError, match="proj_dim=0"):
+        fewbit.LinearCRS(4, 4, proj_dim=0)
     with pytest.raises(ValueError, match="nopairs=0"):
         fewbit.functional.linear_crs(x, weight, None, 0)
 
@@ -247,3 +246,7 @@ def test_compile_with_dynamic_sizes_and_ratios() -> None:
         compiled(layer, torch.ones(n, 8)).sum().backward()
         assert layer.weight.grad is not None
         torch.testing.assert_close(layer.weight.grad, torch.full((4, 8), float(n)))
+
+
+def test_one_output_has_one_column() -> None:
+    assert fewbit.LinearCRS(8, 1).proj_dim == 1 and fewbit.LinearCRS(8, 6).proj_dim == 3

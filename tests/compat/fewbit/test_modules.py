@@ -109,3 +109,8 @@ def test_a_table_of_stepwise_keeps_its_type() -> None:
         assert changed[0].borders.dtype == torch.float64
         assert torch.equal(changed[0](x), expected)
     assert made.to("meta").borders.device.type == "meta"
+
+
+def test_modules_has_the_names_of_the_package() -> None:
+    for name in [*NAMES, "Stepwise", "LinearGRP", "LinearCRS", "RandomizedLinear"]:
+        assert getattr(fewbit.modules, name) is getattr(fewbit, name)

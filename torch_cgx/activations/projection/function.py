@@ -184,7 +184,7 @@ def linear(
     between). Second derivatives are a RuntimeError.
 
     TypeError: another dtype, layout, or a DTensor. ValueError: settings that are not allowed; k
-    would be 0.
+    would be 0; a weight that has not two dimensions.
     """
     settings = checked(keep, method, by, rows)
     return projected(input, weight, bias, settings, _key)
@@ -202,7 +202,7 @@ def projected(
     _check(x, weight)
     compiling = torch.compiler.is_compiling()
     count = None
-    if weight.requires_grad and x.numel() and weight.numel():
+    if weight.requires_grad and x.ndim and x.numel() and weight.numel():
         count = count_of(x, settings)
     transforms = not compiling and torch._C._are_functorch_transforms_active()
     if count is None or transforms:
@@ -278,6 +278,8 @@ def _check(x: Any, weight: Tensor) -> None:
                 f"{name} is a DTensor; allowed: plain tensors, as of FSDP2 and "
                 "DistributedDataParallel. Tensor parallelism needs torch.nn.Linear"
             )
+    if weight.ndim != 2:
+        raise ValueError(f"weight has the shape {tuple(weight.shape)}; allowed: [out, in]")
 
 
 __all__ = [

@@ -79,8 +79,10 @@ def variance(
     On a GPU the host waits for the four numbers. TypeError, ValueError: what is not allowed.
     """
     settings = function.checked(1.0, method, by, rows)
+    if settings.rows is None:
+        raise TypeError("rows=None; allowed: integers from 1")
     x, y = _flat(input, grad)
-    return _variance(x, y, rows, settings)
+    return _variance(x, y, settings.rows, settings)
 
 
 def _flat(input: Any, grad: Any) -> tuple[Tensor, Tensor]:
@@ -231,6 +233,11 @@ class VarianceEstimator:
         self.close()
 
 
+def _version(tensor: Tensor) -> int:
+    """How often it was changed. Tensors of inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 class _OnGradient:
     """Of one forward pass. A hook of the output and no node of its own: a node that returns the
     output as a view would forbid changing it in place.
@@ -245,7 +252,7 @@ class _OnGradient:
     ) -> None:
         self._estimator, self._rows, self._settings = estimator, rows, settings
         self._input: Tensor | None = input.detach()
-        self._version = input._version
+        self._version = _version(input)
 
     def __call__(self, grad: Tensor) -> None:
         input = self._input
@@ -253,7 +260,7 @@ class _OnGradient:
             self._input = None  # as autograd frees what it has saved
         if self._estimator._closed or input is None:
             return
-        if input._version != self._version:
+        if _version(input) != self._version:
             raise RuntimeError(
                 "the input of a layer that VarianceEstimator watches was changed in place before "
                 "its backward pass; allowed: a copy, or no estimator"

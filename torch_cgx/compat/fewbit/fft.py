@@ -8,6 +8,7 @@ in one and two dimensions" (1980): one transform of N values in another order.
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 import torch
@@ -55,8 +56,9 @@ def _checked(x: Any, type: Any, n: Any, dim: int, norm: Any) -> Tensor:
         raise ValueError("x has no dimension; allowed: at least one")
     values = x.movedim(dim, -1)
     size = values.shape[-1] if n is None else n
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if isinstance(size, bool) or not isinstance(size, numbers.Integral) or int(size) < 1:
         raise ValueError(f"n={size!r}; allowed: integers from 1")
+    size = int(size)
     if x.dtype not in (torch.float32, torch.float64):
         values = values.float()
     return torch.nn.functional.pad(values[..., :size], (0, max(0, size - values.shape[-1])))

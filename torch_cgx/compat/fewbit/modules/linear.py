@@ -82,7 +82,7 @@ class LinearCRS(nn.Linear):
     `functional.linear_crs` describes.
 
     in_features, out_features, bias, device, dtype: as of torch.nn.Linear; FewBit lost the bias.
-    proj_dim: by default out_features // 2. ValueError: below 1.
+    proj_dim: by default out_features // 2, and at least 1. ValueError: below 1.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LinearCRS(nn.Linear):
         dtype: torch.dtype | None = None,
         proj_dim: int | None = None,
     ) -> None:
-        count = out_features // 2 if proj_dim is None else proj_dim
+        count = max(1, out_features // 2) if proj_dim is None else proj_dim
         check_columns("proj_dim", count)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.proj_dim = count
