@@ -244,3 +244,14 @@ def test_shapes_without_columns() -> None:
         linear(torch.tensor(1.0), weight)
     with pytest.raises(ValueError, match=r"weight has the shape \(8,\); allowed: \[out, in\]"):
         linear(torch.ones(10, 8), weight[0])
+
+
+def test_new_data_of_a_tensor_get_a_new_sample() -> None:
+    """Assigning `data` changes no version."""
+    a, b = (activations.Linear(8, 4, rows=5, method="rows") for _ in range(2))
+    hidden = nn.Linear(8, 8)(torch.ones(20, 8))
+    first = a(hidden)
+    hidden.data = torch.full((20, 8), 3.0)
+    (found,) = torch.autograd.grad(b(hidden).sum(), b.weight)
+    torch.testing.assert_close(found, torch.full((4, 8), 60.0))
+    del first

@@ -245,7 +245,9 @@ def _shared(
     if own.grad_fn is None:
         with torch.no_grad():
             return *_sample(flat, key, count, settings), None
-    facts = own._version, flat.dtype, count, settings
+    # Assignments to own.data change no version.
+    place = own.untyped_storage()._cdata, own.shape, own.stride(), own.storage_offset()
+    facts = own._version, place, flat.dtype, count, settings
     before: _Sample | None = _samples.get(own)
     if before is not None and before.facts == facts:
         found = before.found()
