@@ -255,3 +255,22 @@ def test_new_data_of_a_tensor_get_a_new_sample() -> None:
     (found,) = torch.autograd.grad(b(hidden).sum(), b.weight)
     torch.testing.assert_close(found, torch.full((4, 8), 60.0))
     del first
+
+
+@pytest.mark.parametrize(("method", "by"), EVERY)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_deterministic_algorithms(method: Any, by: Any, device: str) -> None:
+    """On a GPU torch refuses running sums of floats then."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    x, weight = torch.randn(20, 8, device=device), torch.ones(4, 8, device=device)
+    found = []
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(2):
+            torch.manual_seed(1)
+            y = linear(x, weight.requires_grad_(), keep=0.5, method=method, by=by)
+            found.append(torch.autograd.grad(y.sum(), weight)[0])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(*found)

@@ -23,6 +23,13 @@ _LEAST = 1e-6  # of the mean norm, so that no row is impossible
 _HUGE = 1e6  # of the sum of all norms
 
 
+def _running(values: torch.Tensor) -> torch.Tensor:
+    """Running sums. torch has no deterministic ones of floats on a GPU, and refuses."""
+    if values.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return values.cpu().cumsum(0).to(values.device)
+    return values.cumsum(0)
+
+
 def inclusion(norms: torch.Tensor, keep: int) -> torch.Tensor:
     """How often each row is kept on average: float64 [n] of 0 to 1, with the sum `keep`.
 
@@ -36,7 +43,7 @@ def inclusion(norms: torch.Tensor, keep: int) -> torch.Tensor:
     sizes = sizes + torch.where(total > 0, total * (_LEAST / sizes.numel()), 1.0)
     sizes = torch.where(finite, sizes, sizes.sum() * _HUGE)
     largest = sizes.sort(descending=True).values
-    rest = largest.flip(0).cumsum(0).flip(0)  # of the row and all smaller ones
+    rest = _running(largest.flip(0)).flip(0)  # of the row and all smaller ones
     left = keep - torch.arange(keep, dtype=torch.float64, device=sizes.device)
     shared = largest[:keep] * left <= rest[:keep]  # from here on p is below 1
     certain = (shared.long().cumsum(0) == 0).sum()
@@ -58,7 +65,7 @@ def choose(
     draws = torch.rand(n + 1, generator=generator, dtype=torch.float64, device=device)
     place = torch.arange(n, dtype=torch.float64, device=device) + draws[1:] * (2 * n / keep)
     order = torch.where(chances < 1, place, -1.0).argsort()  # certain ones first
-    reached = chances[order].cumsum(0)
+    reached = _running(chances[order])
     wanted = torch.arange(keep, dtype=torch.float64, device=device) + draws[0]
     index = order[torch.searchsorted(reached, wanted, right=True).clamp_(max=n - 1)]
     return index.to(torch.int32), (1.0 / chances[index]).float()
