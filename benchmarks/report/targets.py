@@ -13,7 +13,15 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.report import activations, bounded, emulate, emulate_gemm, figures, projections
+from benchmarks.report import (
+    activations,
+    bounded,
+    emulate,
+    emulate_gemm,
+    figures,
+    pareto,
+    projections,
+)
 from benchmarks.report.results import Missing, Results
 
 
@@ -66,6 +74,40 @@ def _projections() -> list[Target]:
             True,
         )
         for other, name in (("uniform rows", "rows"), ("Gaussian projection", "gaussian"))
+    ]
+
+
+def _frontier() -> list[Target]:
+    fit = "plans of activations.fit"
+    return [
+        Target(
+            f"{fit}, 5 to 50 % of the bytes, dominated in bytes, time and error",
+            "all eager rows of the frontier",
+            0,
+            pareto.off_frontier("fit"),
+            True,
+        ),
+        Target(
+            f"{fit}, error of the gradient, the worst",
+            "the best other eager row within the same bytes and time",
+            1,
+            pareto.fit_error,
+            True,
+        ),
+        Target(
+            f"{fit}, bytes, the most",
+            "their budget",
+            1.01,
+            pareto.fit_over("share", "budget"),
+            True,
+        ),
+        Target(
+            f"{fit}, time of a step, the longest",
+            "their limit",
+            1.02,
+            pareto.fit_over("time", "limit"),
+            True,
+        ),
     ]
 
 
@@ -396,6 +438,7 @@ TARGETS = [
     *_bounded(),
     *_activations(),
     *_projections(),
+    *_frontier(),
     *_emulate(),
     *_emulate_gemm(),
     Target(
