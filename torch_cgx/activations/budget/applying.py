@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_cgx.activations.budget.plan import Plan, Settings, checked
+from torch_cgx.activations.budget.compiled import Compiled, remove_compiled, set_compiled
+from torch_cgx.activations.budget.plan import Plan, Settings, checked, share_of
 from torch_cgx.activations.budget.recompute import is_set, remove_forward, set_forward
 from torch_cgx.activations.conversion.convert import Conversion, convert
 from torch_cgx.activations.conversion.replaceable import Wanted, new_function, replacement
@@ -24,8 +25,14 @@ _FLAGS = {"gate": "gates", "norm": "norms", "dropout": "dropout"}  # and the arg
 class Changes:
     """Settings that a model has, until remove() is called."""
 
-    def __init__(self, model: nn.Module, settings: Settings, measure: bool = False) -> None:
-        """Settings that are checked."""
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Settings,
+        measure: bool = False,
+        share: float | None = None,
+    ) -> None:
+        """Settings that are checked. share: of the activations, if the model is compiled."""
         self._undo = contextlib.ExitStack()
         self.compression: Compression | None = None
         try:
@@ -36,6 +43,9 @@ class Changes:
                     set_forward(module, one["checkpoint"] == "selective")
                     self._undo.callback(remove_forward, module)
             self._compress(model, settings, measure)
+            if share is not None:
+                set_compiled(model, Compiled(model, share))
+                self._undo.callback(remove_compiled, model)
         except BaseException:
             self.remove()
             raise
@@ -114,7 +124,7 @@ class Applied:
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self.plan = plan
         self._model = model
-        self._changes: Changes | None = Changes(model, plan.modules)
+        self._changes: Changes | None = Changes(model, plan.modules, share=share_of(plan))
         model.__dict__[_MARK] = True
 
     @property
@@ -145,11 +155,14 @@ class Applied:
 def apply(model: nn.Module, plan: Mapping[str, Any]) -> Applied:
     """Carries out a plan of `fit`, or a dict of the same form: one that JSON has kept, or that was
     written or edited by hand. Its `modules` are described at `Plan`. The forward pass computes the
-    same values as before. Until remove() is called on what this returns.
+    same values as before; with "compile" up to rounding. Until remove() is called on what this
+    returns.
 
     Call it before torch.compile, fully_shard and DistributedDataParallel. A plan with "saved"
     does not go with torch.compile (RuntimeError in the forward pass): the modules of a compiled
-    graph are not told apart.
+    graph are not told apart. A plan with "compile" compiles at the first forward pass that has a
+    gradient, and raises there what torch.compile raises; torch.compile of the model around it
+    changes nothing.
 
     Everything is checked before anything is changed. TypeError: no module, no dict. ValueError: an
     unknown module, key or value, which is named; a setting that does not fit its module, with the
@@ -158,6 +171,8 @@ def apply(model: nn.Module, plan: Mapping[str, Any]) -> Applied:
     check_model(model)
     settings = checked(plan)
     check_settings(model, settings)
+    if share_of(plan) is not None and is_set(model):
+        raise ValueError("the plan has 'compile', but the model's forward is set on the object")
     return Applied(model, Plan({**plan, "modules": settings}))
 
 
@@ -165,7 +180,8 @@ def check_model(model: Any) -> None:
     """TypeError, ValueError: a model that cannot have a plan."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is of type {type(model).__name__}; allowed: a torch.nn.Module")
-    if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
+    compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
+    if isinstance(model, torch.jit.ScriptModule) or compiled:
         raise ValueError(
             f"model is of type {type(model).__name__}, which is compiled; allowed: the model before"
         )

@@ -12,7 +12,9 @@ from torch import nn
 from torch_cgx._gradient import Gradient, Loss, arguments_of
 from torch_cgx._unchanged import Unchanged
 from torch_cgx.activations.budget.applying import Changes, check_model
+from torch_cgx.activations.budget.arguments import bytes_or_part, check_compile, check_time
 from torch_cgx.activations.budget.block_options import BlockOptions
+from torch_cgx.activations.budget.compile_option import CompileOption, better_of
 from torch_cgx.activations.budget.item_options import ItemOptions
 from torch_cgx.activations.budget.measures import exact_measures
 from torch_cgx.activations.budget.options import Costs, Rows
@@ -25,14 +27,13 @@ from torch_cgx.activations.budget.survey import (
     items_of,
     watched,
 )
-from torch_cgx.activations.budget.timing import Timer
+from torch_cgx.activations.budget.timing import NOISE, Timer
 from torch_cgx.activations.budget.trials import Trials, merged
 from torch_cgx.activations.report.memory import tensors_of
 
 _ROUNDS = 6  # of a budget that is moved by what the bytes were predicted wrong
 _TIMES = 3  # of a limit of time
 _SLACK = 0.002  # of the exact bytes: as near to the budget as is tried
-_NOISE = 1.02  # of measured times
 
 
 def fit(
@@ -42,6 +43,7 @@ def fit(
     *,
     time: float | None = 1.1,
     loss: Loss | None = None,
+    compile: bool = False,
     verbose: bool = True,
     _timer: Timer | None = None,
 ) -> Plan:
@@ -65,6 +67,10 @@ def fit(
         noise: the plan says what it took.
     loss: a function of the model's output that returns a tensor of one value. None: the output's
         `loss`, or a weighted sum of its tensors.
+    compile: also measures the model compiled as a whole by torch.compile with torch's own memory
+        budget (`torch._functorch.config.activation_memory_budget`), and takes it where its
+        gradient errs less within bytes and time, or it is faster where both are exact. Compiling
+        takes minutes, and a compiler; where it fails, the plan's notes say why.
     verbose: prints the plan.
 
     Returns a `Plan`, for `activations.apply(model, plan)`. It may be kept as JSON and edited.
@@ -73,36 +79,10 @@ def fit(
     smallest possible bytes); a time below 1; a model that has a plan or is compiled; a loss that is
     not one value, or has no gradient.
     """
-    plan = Fitting(model, batch, loss, _timer).plan(budget, time)
+    plan = Fitting(model, batch, loss, _timer).plan(budget, time, compile)
     if verbose:
         print(plan)
     return plan
-
-
-def _check_time(time: Any) -> None:
-    if time is None:
-        return
-    if isinstance(time, bool) or not isinstance(time, (int, float)):
-        raise TypeError(f"time={time!r}; allowed: numbers from 1, None")
-    if not 1 <= time < math.inf:
-        raise ValueError(f"time={time!r}; allowed: numbers from 1, None")
-
-
-def _budget(given: Any) -> float | int:
-    """Bytes, an int; or a part of them, a float."""
-    if isinstance(given, int) and not isinstance(given, bool):
-        if given <= 0:
-            raise ValueError(f"budget={given!r}; allowed: bytes above 0, a string as '40%'")
-        return given
-    if not isinstance(given, str):
-        raise TypeError(f"budget={given!r}; allowed: bytes, an int; a string as '40%'")
-    try:
-        part = float(given.strip().removesuffix("%")) / 100
-    except ValueError:
-        part = math.nan
-    if not given.strip().endswith("%") or not 0 < part < math.inf:
-        raise ValueError(f"budget={given!r}; allowed: bytes above 0, a string as '40%'")
-    return part
 
 
 class _Unmet(Exception):
@@ -128,17 +108,25 @@ class Fitting:
         self._begun = False
         self._measured: dict[str, tuple[Frontier, float, Gradient]] = {}
 
-    def plan(self, budget: str | int = "40%", time: float | None = 1.1) -> Plan:
+    def plan(
+        self, budget: str | int = "40%", time: float | None = 1.1, compile: bool = False
+    ) -> Plan:
         """As `fit`."""
-        wanted = _budget(budget)
-        _check_time(time)
+        wanted = bytes_or_part(budget)
+        check_time(time)
+        check_compile(compile)
         self._given, self._limit = budget, time
         with Unchanged(self._trials.model, self._tensors), torch.enable_grad():
             if not self._begun:
                 self._begin()
             whole = self._exact.total
             self._budget = wanted if isinstance(wanted, int) else int(wanted * whole)
-            return self._plan()
+            found = self._plan()
+            if compile:
+                found = better_of(found, self._whole.plan(self._budget, time))
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found
 
     def _begin(self) -> None:
         trials = self._trials
@@ -146,10 +134,12 @@ class Fitting:
         trials.start()
         self._run: Callable[[], Any] = trials.gradient.now
         self._step = self._timer.step(self._run)
+        self._whole = CompileOption(trials, self._exact, self._step, self._timer)
         self._measures: Settings | None = None
         self._begun = True
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> Plan | str:
+        """By modules; or why there is none."""
         trials = self._trials
         if self._exact.total <= self._budget:
             return self._made({}, None, self._exact.total, 1.0)
@@ -166,7 +156,7 @@ class Fitting:
                 unmet.append(one)
                 if one.without > self._budget:
                     break  # it is not the time that forbids
-        raise ValueError(self._refusal(unmet))
+        return self._refusal(unmet)
 
     def _refusal(self, unmet: list[_Unmet]) -> str:
         within = [one.least for one in unmet if one.least is not None]
@@ -192,7 +182,7 @@ class Fitting:
         choice, nbytes = self._search(frontier, base, limit)
         took = self._took(base, choice)
         for _ in range(_TIMES):
-            if self._limit is None or took <= self._limit * _NOISE:
+            if self._limit is None or took <= self._limit * NOISE:
                 break
             assert limit is not None
             longer = (took - ratio) / choice.time if choice.time > 0 else 1.0
@@ -311,5 +301,6 @@ class Fitting:
             },
             error={"predicted": predicted.error**0.5, "measured": error},
             modules=settings,
+            compile=None,
             rows=rows_of_table(self._exact, base, predicted),
         )

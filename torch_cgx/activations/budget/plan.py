@@ -11,7 +11,8 @@ from torch_cgx.cli.output import size_text, table
 
 VERSION = 1
 KEYS = ("activation", "checkpoint", "dropout", "gate", "linear", "norm", "saved")
-_TOP = ("version", "budget", "bytes", "time", "error", "modules", "rows")
+_TOP = ("version", "budget", "bytes", "time", "error", "modules", "compile", "rows", "notes")
+_SHARE = "activation_memory_budget"
 _FLAGS = ("dropout", "gate", "norm")
 Settings = dict[str, dict[str, Any]]  # of modules by name
 
@@ -28,13 +29,16 @@ class Plan(dict[str, Any]):
         "norm", "dropout", "gate": true, as of `convert`;
         "checkpoint": true (torch.utils.checkpoint computes the module again; "saved" is of its
         input then), or "selective" (results of matrix products, convolutions and attention stay).
+    compile: None, or {"activation_memory_budget": 0.2}: torch.compile compiles the model's forward
+        as a whole, with this part of the activations kept, 0 to 1. `modules` is empty then.
     bytes: kept for backward: "exact" without a plan, "predicted", "measured" with it.
     time: "exact", seconds of a step; "limit", "predicted" and "measured", relative to it.
     error: relative L2 of the gradient of the batch: "predicted", "measured".
     rows: for the table: "modules" that share what they keep, "what" was chosen, "exact" and "bytes"
         of them, and the "error" that this choice alone makes.
+    notes: lines below the table.
 
-    `apply` reads nothing but version and modules.
+    `apply` reads nothing but version, modules and compile.
     """
 
     @property
@@ -49,7 +53,7 @@ class Plan(dict[str, Any]):
                 row["what"],
                 size_text(row["exact"]),
                 size_text(row["bytes"]),
-                _percent(row["error"]),
+                percent(row["error"]),
             ]
             for row in self.get("rows", [])
         ]
@@ -60,10 +64,12 @@ class Plan(dict[str, Any]):
             rows = [
                 [name or "(model)", _words(one)] for name, one in self.get("modules", {}).items()
             ]
+            if self.get("compile") is not None:
+                rows.append(["(model)", f"compiled, {_words(self['compile'])}"])
             return table(["module", "settings"], rows, left=(0, 1))
         error = self.get("error", {})
         last = error.get("measured", error.get("predicted", 0.0))
-        cells.append(["total", "", size_text(exact), size_text(kept), _percent(last)])
+        cells.append(["total", "", size_text(exact), size_text(kept), percent(last)])
         head = ["modules", "what is kept", "exact", "bytes", "error"]
         lines = [table(head, cells, left=(0, 1))]
         share = f"{100 * kept / exact:.1f} %" if exact else "-"
@@ -73,9 +79,9 @@ class Plan(dict[str, Any]):
         lines.append(
             f"{share} of the bytes (budget {size_text(self['budget'])}), "
             + ("" if took is None else f"{took:.2f} of the time of a step{limit}, ")
-            + f"error of the gradient {_percent(last)}"
+            + f"error of the gradient {percent(last)}"
         )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.get("notes", [])])
 
 
 def _short(names: list[str]) -> str:
@@ -83,7 +89,7 @@ def _short(names: list[str]) -> str:
     return ", ".join(shown[:3]) + (f", ... ({len(shown)})" if len(shown) > 3 else "")
 
 
-def _percent(error: float) -> str:
+def percent(error: float) -> str:
     return f"{100 * error:.2g} %" if error else "0"
 
 
@@ -103,7 +109,29 @@ def checked(plan: Any) -> Settings:
     modules = plan.get("modules")
     if not isinstance(modules, Mapping):
         raise ValueError(f"the plan's modules are {modules!r}; allowed: a dict of names of modules")
-    return {name: _settings(name, one) for name, one in modules.items()}
+    found = {name: _settings(name, one) for name, one in modules.items()}
+    if share_of(plan) is not None and found:
+        raise ValueError(
+            f"the plan has 'compile', and modules has {next(iter(found))!r}; allowed: no modules "
+            "beside 'compile', since those of a graph are not told apart"
+        )
+    return found
+
+
+def share_of(plan: Mapping[str, Any]) -> float | None:
+    """The part of the activations that a compiled model keeps. None: the plan compiles nothing.
+    ValueError names what is not allowed.
+    """
+    given = plan.get("compile")
+    if given is None:
+        return None
+    share = given.get(_SHARE) if isinstance(given, Mapping) and set(given) == {_SHARE} else None
+    is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+    if share is None or not is_number or not 0 <= share <= 1:
+        raise ValueError(
+            f"the plan's compile is {given!r}; allowed: None, {{{_SHARE!r}: a number from 0 to 1}}"
+        )
+    return float(share)
 
 
 def _settings(name: Any, given: Any) -> dict[str, Any]:
