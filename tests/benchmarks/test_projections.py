@@ -41,8 +41,9 @@ def test_bytes_of_the_readme():
     assert 42 <= rows[0]["plain"] / unit < 42.2
     assert kept["3-bit GELU"] == 2 * 4 * unit * 29 // 32
     # A fifth of 1024 rows is 204; q, k and v share them, but not of the first layer, whose input is
-    # a leaf. Each row has its number, of 4 bytes.
-    inputs = 2 * (7 * unit - 204 * (7 * 768 * 4 + 4 * 4)) - 2 * 204 * (768 * 4 + 4)
+    # a leaf. Each row has its number, of 4 bytes, and each sample a mean.
+    row = 768 * 4
+    inputs = 2 * (7 * unit - 205 * 7 * row - 204 * 4 * 4) - 2 * (205 * row + 204 * 4)
     assert kept["linear 0.2"] == inputs
     assert kept["3-bit GELU, linear 0.2"] == inputs + kept["3-bit GELU"]
 

@@ -188,6 +188,19 @@ def test_wta_has_less_variance_than_uniform_rows_and_projections() -> None:
     assert found["wta"] < found["rows"] and found["wta"] <= found["gaussian"], found
 
 
+def test_what_all_rows_have_in_common_makes_no_error() -> None:
+    """Of "wta" by batch: the mean is kept, and differences from it are sampled."""
+    torch.manual_seed(2)
+    x, weight, _, dy = inputs()
+    exact = dy.t() @ (x + 50)
+    found = estimates(x + 50, weight, dy, 200, keep=0.5)
+    plain = variance(estimates(x, weight, dy, 200, keep=0.5), dy.t() @ x)
+    scale = float((dy.t() @ x).square().sum() / exact.square().sum())
+    assert variance(found, exact) < 1.3 * scale * plain
+    equal = torch.ones(64, 24, dtype=torch.float64) * x[:1]
+    torch.testing.assert_close(estimates(equal, weight, dy, 1, keep=0.1)[0], dy.t() @ equal)
+
+
 def test_keys_replay_and_ranks_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, _, dy = inputs()
     torch.manual_seed(1)

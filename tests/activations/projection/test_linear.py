@@ -82,7 +82,7 @@ def test_one_row_and_all_rows() -> None:
     ("method", "by", "expected"),
     [
         ("gaussian", "batch", 12 * 64 * 4 + 8),  # V15, and the key
-        ("wta", "batch", 12 * 64 * 4 + 12 * 4),  # and the numbers of the rows
+        ("wta", "batch", 13 * 64 * 4 + 12 * 4),  # the mean, and the numbers of the rows
         ("rows", "features", 128 * 6 * 4 + 6 * 4),
         ("srht", "features", 128 * 6 * 4 + 8),
     ],
@@ -112,9 +112,9 @@ def test_layers_of_one_tensor_share_what_is_kept() -> None:
         return torch.cat([query(hidden), key(hidden), value(hidden), other(hidden)], -1)
 
     held = [p for one in (first, query, key, value, other) for p in one.parameters()]
-    sample, index = 32 * 24 * 4, 32 * 4
+    row, number = 24 * 4, 4
     y, nbytes = kept(forward, [x, *held])
-    assert nbytes == sample + index + (sample + index) // 2
+    assert nbytes == (32 + 1 + 16 + 1) * row + (32 + 16) * number  # with the means
     # All three estimates are from the same rows, and those of the next step from others.
     dy = torch.ones_like(y)
     alike = torch.autograd.grad(y, [query.weight, key.weight], dy)
@@ -143,7 +143,7 @@ def test_saved_samples_are_compressed() -> None:
     activations.convert(net, linear=0.2, pattern="0")
     with activations.compress_saved() as saving:
         net(torch.randn(256, 64)).sum().backward()
-    exact = 51 * 64 * 4 + 256 * 1024 * 4 * 2
+    exact = 52 * 64 * 4 + 256 * 1024 * 4 * 2
     assert saving.bytes_saved == exact and saving.bytes_kept < exact / 7
 
 
@@ -162,7 +162,7 @@ def test_autocast() -> None:
         assert double(wide).dtype == torch.float64
     _, nbytes = kept(lambda: _under_autocast(one, x), [one.weight])
     # The sample, its rows, and the weight, all of it in 16 bits.
-    assert nbytes == 20 * 24 * 2 + 20 * 4 + 8 * 24 * 2
+    assert nbytes == 21 * 24 * 2 + 20 * 4 + 8 * 24 * 2
 
 
 def _under_autocast(module: nn.Module, x: Tensor) -> Any:
@@ -302,12 +302,14 @@ def test_a_keep_that_keeps_nothing() -> None:
     text = r"keep=0.1 of 9 rows keeps none; allowed: a keep of at least 0.111, more rows"
     with pytest.raises(ValueError, match=text):
         one(torch.zeros(9, 24))
-    assert kept(lambda: one(torch.randn(10, 24)), [one.weight])[1] == 24 * 4 + 4
+    assert (
+        kept(lambda: one(torch.randn(10, 24)), [one.weight])[1] == 2 * 24 * 4 + 4
+    )  # a row and the mean
     text = r"keep=0.04 of 24 features keeps none; allowed: a keep of at least 0.0417"
     with pytest.raises(ValueError, match=text):
         layer(keep=0.04, by="features")(torch.zeros(9, 24))
     # Parts of a row are not lost to rounding: 0.29 * 100 is 28.999999999999996.
-    assert kept(lambda: layer(keep=0.29)(torch.randn(100, 24)))[1] == 29 * 24 * 4 + 29 * 4
+    assert kept(lambda: layer(keep=0.29)(torch.randn(100, 24)))[1] == 30 * 24 * 4 + 29 * 4
 
 
 @pytest.mark.parametrize(

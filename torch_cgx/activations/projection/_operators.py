@@ -2,7 +2,7 @@
 FakeTensorMode, which trace no generators.
 
     projection_key(x) -> key                                      drawn from torch's generator
-    projection_choose(x, key, keep, method) -> (index, factor)    sampling.choose
+    projection_choose(x, key, keep, method, mean) -> (index, factor)    sampling.choose
     projection_project(x, key, rows, method) -> S x               sketch.project
     projection_back(values, key, size, method) -> values S        sketch.back
 
@@ -47,10 +47,10 @@ def _key(x: torch.Tensor) -> torch.Tensor:
 
 
 def _choose(
-    x: torch.Tensor, key: torch.Tensor, keep: int, method: str
+    x: torch.Tensor, key: torch.Tensor, keep: int, method: str, mean: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     with torch._C._DisableAutocast():
-        return sampling.choose(x, _generator(key, x.device), keep, method)
+        return sampling.choose(x, _generator(key, x.device), keep, method, mean)
 
 
 def _project(x: torch.Tensor, key: torch.Tensor, rows: int, method: str) -> torch.Tensor:
@@ -65,7 +65,8 @@ def _back(values: torch.Tensor, key: torch.Tensor, size: int, method: str) -> to
 
 _LIBRARY = torch.library.Library("torch_cgx", "FRAGMENT")
 _LIBRARY.define(
-    "projection_choose(Tensor x, Tensor key, SymInt keep, str method) -> (Tensor, Tensor)"
+    "projection_choose(Tensor x, Tensor key, SymInt keep, str method, Tensor? mean=None) "
+    "-> (Tensor, Tensor)"
 )
 _LIBRARY.define("projection_project(Tensor x, Tensor key, SymInt rows, str method) -> Tensor")
 _LIBRARY.define("projection_back(Tensor values, Tensor key, SymInt size, str method) -> Tensor")
@@ -83,7 +84,7 @@ def _fake_key(x: torch.Tensor) -> torch.Tensor:
 
 @torch.library.register_fake("torch_cgx::projection_choose")
 def _fake_choose(
-    x: torch.Tensor, key: torch.Tensor, keep: int, method: str
+    x: torch.Tensor, key: torch.Tensor, keep: int, method: str, mean: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     index = x.new_empty((keep,), dtype=torch.int32, device=x.device)
     return index, x.new_empty((keep,), dtype=torch.float32, device=x.device)

@@ -4,6 +4,10 @@ y = x W^T + b and dx = dy W are torch's own. With rows x_i of the batch, dW = su
 estimated without bias from k kept rows, or from S x, of which S is made again in backward from a
 key: dW ~ (S dy)^T (S x). By features, k columns of x are kept, or x S^T: dW ~ (dy^T x S^T) S.
 
+"wta" by batch samples differences d_i = x_i - m from the mean m of all rows, which is kept, too:
+dW = (sum_i dy_i) m^T + sum_i dy_i d_i^T. Its first term is exact, so what is common to all rows
+makes no error.
+
 Projections: Bershatsky et al., "Memory-Efficient Backpropagation through Large Linear Layers"
 (2022), whose package is FewBit. Sampling: sampling.py.
 """
@@ -113,10 +117,15 @@ class _Projected(torch.autograd.Function):
 def _of_weight(dy: Tensor, kept: Tensor, index: Tensor, width: int, method: str, by: str) -> Tensor:
     sampled = method in SAMPLING
     if by == "batch":
-        part = dy.index_select(0, index) if sampled else None
-        if part is None:
+        if not sampled:
             part = _ops.projection_project(dy, index, kept.shape[0], method)
-        return _enlarged(part.t() @ kept, kept, dy.shape[0] / kept.shape[0], sampled)
+            return part.t() @ kept
+        part = dy.index_select(0, index)
+        rows = kept[: index.shape[0]]
+        found = _enlarged(part.t() @ rows, kept, dy.shape[0] / rows.shape[0], sampled)
+        if method == "wta":  # the mean's part is exact
+            found = found.addr(dy.sum(0), kept[-1].to(found.dtype))
+        return found
     product = dy.t() @ kept
     if not sampled:
         return _ops.projection_back(product, index, width, method)
@@ -144,11 +153,16 @@ def _sample(x: Tensor, key: Tensor, count: int, settings: Settings) -> tuple[Ten
     if settings.method not in SAMPLING:
         kept = _ops.projection_project(turned, key, count, settings.method)
         return (kept.t().contiguous() if settings.by == "features" else kept), key
-    index, factor = _ops.projection_choose(turned, key, count, settings.method)
+    centred = settings.method == "wta" and settings.by == "batch"
+    mean = x.mean(0, keepdim=True) if centred else None
+    index, factor = _ops.projection_choose(turned, key, count, settings.method, mean)
     factor = _scaled(factor, x, turned.shape[0], count)
     if settings.by == "features":
         return (x.index_select(1, index) * factor).to(x.dtype), index
-    return (x.index_select(0, index) * factor[:, None]).to(x.dtype), index
+    kept = x.index_select(0, index)
+    if mean is None:
+        return (kept * factor[:, None]).to(x.dtype), index
+    return torch.cat([((kept - mean) * factor[:, None]).to(x.dtype), mean]), index
 
 
 def linear(
@@ -169,9 +183,10 @@ def linear(
     estimate with the right mean. Kept are k = int(keep * n) of the n rows of the batch (the product
     of all dimensions but the last), so keep * n * in values in place of n * in:
 
-    method: "wta" keeps the largest rows, and others with a probability proportional to their norm;
-        "rows" keeps rows at random, all alike; "gaussian", "rademacher" and "srht" keep a random
-        projection of all rows, which takes longer.
+    method: "wta" keeps the mean of all rows, those that differ most from it, and others with a
+        probability proportional to the norm of the difference; "rows" keeps rows at random, all
+        alike; "gaussian", "rademacher" and "srht" keep a random projection of all rows, which takes
+        longer.
     by: "batch", or "features": k = int(keep * in) columns or projections of the columns.
     rows: k itself, in place of keep. More than there are: exact with sampling and "srht".
 

@@ -5,7 +5,7 @@ For dW = sum_i dy_i x_i^T over the rows i of a batch, a sample has the mean
     E sum_{i kept} dy_i x_i^T / p_i = dW        p_i: how often row i is kept on average
 
 "rows" keeps k of n rows uniformly without replacement, p_i = k / n. "wta" keeps row i with
-p_i = min(1, c |x_i|), where c makes the sum of all p_i equal to k: the largest rows are kept for
+p_i = min(1, c |x_i|) (of rows of a batch: c |x_i - m|, see function.py), where c makes the sum of all p_i equal to k: the largest rows are kept for
 certain, as in WTA-CRS (Liu et al., "Winner-Take-All Column Row Sampling for Memory Efficient
 Adaptation of Language Model", NeurIPS 2023), and the others with a probability proportional to
 their norm. Where WTA-CRS draws these independently, here every k-th part of what remains gets one,
@@ -20,6 +20,7 @@ from __future__ import annotations
 import torch
 
 _LEAST = 1e-6  # of the mean norm, so that no row is impossible
+_BLOCK = 1 << 20  # values
 _HUGE = 1e6  # of the sum of all norms
 
 
@@ -51,17 +52,29 @@ def inclusion(norms: torch.Tensor, keep: int) -> torch.Tensor:
     return (sizes * factor).clamp(max=1.0)
 
 
+def norms_of(x: torch.Tensor, mean: torch.Tensor | None = None) -> torch.Tensor:
+    """Of the rows of x [n, width], or of their differences from the mean [1, width]."""
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    if mean is None:
+        return torch.linalg.vector_norm(x, dim=1, dtype=wide)
+    parts = x.split(max(1, _BLOCK // max(x.shape[1], 1)))  # no second x in memory
+    return torch.cat([torch.linalg.vector_norm(one - mean, dim=1, dtype=wide) for one in parts])
+
+
 def choose(
-    x: torch.Tensor, generator: torch.Generator, keep: int, method: str
+    x: torch.Tensor,
+    generator: torch.Generator,
+    keep: int,
+    method: str,
+    mean: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The numbers of `keep` rows of x [n, width], and the factor 1 / p of each: int32 and float32.
-    method: "wta" or "rows"."""
+    method: "wta" or "rows". mean: [1, width], from which differences are kept."""
     n, device = x.shape[0], x.device
     if method == "rows":
         index = torch.randperm(n, generator=generator, dtype=torch.int32, device=device)[:keep]
         return index.clone(), torch.full((keep,), n / keep, dtype=torch.float32, device=device)
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    chances = inclusion(torch.linalg.vector_norm(x, dim=1, dtype=wide), keep)
+    chances = inclusion(norms_of(x, mean), keep)
     draws = torch.rand(n + 1, generator=generator, dtype=torch.float64, device=device)
     place = torch.arange(n, dtype=torch.float64, device=device) + draws[1:] * (2 * n / keep)
     order = torch.where(chances < 1, place, -1.0).argsort()  # certain ones first

@@ -11,7 +11,7 @@ An estimate from k rows or projections has the mean squared error E|estimate - G
     rademacher    (A + C - 2 D) / k
     srht          (A + C - 2 D) / k * (m - k) / (m - 1)      m: the power of two from N on
     rows          N^2 (1 / k - 1 / N) S^2,                   S^2 = (D - C / N) / (N - 1)
-    wta           sum_i (1 / p_i - 1) |x_i|^2 |y_i|^2        p_i: sampling.inclusion
+    wta           sum_i (1 / p_i - 1) |x_i - m|^2 |y_i|^2    p_i: sampling.inclusion, m: the mean
 
 The first four are exact for every X and Y: the second moments of v^T P v for normal v and random
 signs v, and Cochran, "Sampling Techniques" (1977), 2.4, for draws without replacement (those of
@@ -114,10 +114,12 @@ def _variance(x: Tensor, y: Tensor, k: int | None, settings: function.Settings) 
     gradient = y.t() @ x
     x_sizes, y_sizes = x.square().sum(1).double(), y.square().sum(1).double()
     features = settings.by == "features"
+    centred = x - x.mean(0) if settings.method == "wta" and not features else x
     if features:
         parts, norms = gradient.square().sum(0).double(), x.square().sum(0)
     else:
-        parts, norms = x_sizes * y_sizes, x.square().sum(1)
+        norms = centred.square().sum(1)
+        parts = norms.double() * y_sizes
     drawn = parts.numel()
     k, exact = (drawn, True) if k is None else (k, k >= drawn and settings.method not in _UNLIMITED)
     independent = parts.sum() * 0.0

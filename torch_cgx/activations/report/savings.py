@@ -232,7 +232,7 @@ def _gates(stored: Iterable[Stored], gated: _Names) -> tuple[int, int, str, set[
 
 
 def _inputs(stored: Iterable[Stored], modules: _Names) -> int:
-    """Inputs that only linear layers keep, less the rows that stay and their numbers."""
+    """Inputs that only linear layers keep, less the rows that stay, their numbers and mean."""
     total = 0
     for one in stored:
         first = one.saves[0]
@@ -242,7 +242,8 @@ def _inputs(stored: Iterable[Stored], modules: _Names) -> int:
             continue
         rows = int(KEEP * first.numel / first.size[-1] + 1e-9)
         if rows:
-            total += one.nbytes - rows * (first.size[-1] * first.dtype.itemsize + 4)
+            row = first.size[-1] * first.dtype.itemsize
+            total += one.nbytes - rows * (row + 4) - row
     return total
 
 
