@@ -5,12 +5,13 @@ For dW = sum_i dy_i x_i^T over the rows i of a batch, a sample has the mean
     E sum_{i kept} dy_i x_i^T / p_i = dW        p_i: how often row i is kept on average
 
 "rows" keeps k of n rows uniformly without replacement, p_i = k / n. "wta" keeps row i with
-p_i = min(1, c |x_i|) (of rows of a batch: c |x_i - m|, see function.py), where c makes the sum of all p_i equal to k: the largest rows are kept for
-certain, as in WTA-CRS (Liu et al., "Winner-Take-All Column Row Sampling for Memory Efficient
-Adaptation of Language Model", NeurIPS 2023), and the others with a probability proportional to
-their norm. Where WTA-CRS draws these independently, here every k-th part of what remains gets one,
-in the order of the batch (systematic sampling: Madow, Annals of Mathematical Statistics 20, 1949),
-so that no row comes twice and neighbours, which are alike in a sequence, are seldom kept together.
+p_i = min(1, c |x_i|), where c makes the sum of all p_i equal to k; of rows of a batch, x_i is the
+difference from the mean row (function.py). The largest are kept for certain, as in WTA-CRS (Liu et
+al., "Winner-Take-All Column Row Sampling for Memory Efficient Adaptation of Language Model",
+NeurIPS 2023), and the others with a probability proportional to their norm. Where WTA-CRS draws
+these independently, here every k-th part of what remains gets one, in the order of the batch
+(systematic sampling: Madow, Annals of Mathematical Statistics 20, 1949), so that no row comes twice
+and neighbours, which are alike in a sequence, are seldom kept together.
 The order is shuffled among neighbours first, so that no period of the data can meet the period of
 the sampling. The mean is the same and the variance smaller.
 """
