@@ -42,6 +42,12 @@ def warn_of_argument(text: str, category: type[Warning] = UserWarning) -> None:
         say(f"warning: {text}")
 
 
+def show(text: str) -> None:
+    """Prints what the caller has asked for; nothing where there is no stdout."""
+    if sys.stdout is not None:
+        print(text)
+
+
 def say(*lines: str) -> None:
     """Writes the lines on stderr, each with "cgx: " in front; they are lost where that fails."""
     # One write: ranks may share the file, and a thread of the engine may log at the same time.

@@ -11,6 +11,7 @@ from torch import nn
 
 from torch_cgx._gradient import Gradient, Loss, arguments_of
 from torch_cgx._unchanged import Unchanged
+from torch_cgx._warnings import show
 from torch_cgx.activations.budget.applying import Changes, check_model
 from torch_cgx.activations.budget.arguments import bytes_or_part, check_compile, check_time
 from torch_cgx.activations.budget.block_options import BlockOptions
@@ -81,7 +82,7 @@ def fit(
     """
     plan = Fitting(model, batch, loss, _timer).plan(budget, time, compile)
     if verbose:
-        print(plan)
+        show(str(plan))
     return plan
 
 
