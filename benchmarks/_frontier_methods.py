@@ -38,7 +38,7 @@ class NotMeasured(Exception):
 @dataclass(frozen=True)
 class Method:
     """compiled: torch.compile runs in it, so it is also compared with the compiled exact step.
-    budget, limit: of a plan's bytes and time, by those of the exact step.
+    budget: bytes that a plan may keep, limit: time that it may take; the exact step has 1 of each.
     """
 
     name: str

@@ -74,7 +74,7 @@ def best(
 ) -> Row | None:
     """Of rows of one model: the row that keeps at most `share` of the exact bytes and takes at most
     `limit` times the exact step (up to the tolerance), with the least error. key: "peak_share" for
-    shares of the exact peak. None: there is none.
+    shares of the exact peak. None: no row fits.
     """
     found = [
         row

@@ -10,169 +10,10 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from benchmarks.report import (
-    activations,
-    bounded,
-    emulate,
-    emulate_gemm,
-    figures,
-    pareto,
-    projections,
-)
-from benchmarks.report.results import Missing, Results
-
-
-@dataclass(frozen=True)
-class Target:
-    """`figure` is compared with `asked`: at least it, or at most with `at_most`. pattern: how a
-    figure is shown."""
-
-    what: str
-    against: str
-    asked: float
-    figure: Callable[[Results], float]
-    at_most: bool = False
-    unit: str = ""
-
-    def row(self, results: Results) -> list[str]:
-        """The cells of the table's line; the last one is the SIMD level of the machine."""
-        asked = f"{'<=' if self.at_most else '>='} {self.asked:g}{self.unit}"
-        results = results.unread()
-        try:
-            figure = self.figure(results)
-        except Missing as why:
-            return [self.what, self.against, asked, f"not measured: {why}", "", ""]
-        # As it is shown: 0.951 of 0.95 must not look met at "0.95" and fail, nor the other way.
-        shown = float(f"{figure:.3g}") + 0.0  # no -0
-        met = shown <= self.asked if self.at_most else shown >= self.asked
-        said = "yes" if met else "**no**"
-        return [self.what, self.against, asked, f"{shown:g}{self.unit}", said, results.simd()]
-
-
-def _projections() -> list[Target]:
-    against = "step of RoBERTa-base, batch 128"
-    found = [
-        Target(f"{method}, bytes saved", against, asked, projections.saving(method), unit=" %")
-        for method, asked in (
-            ("3-bit GELU", 13.8),
-            ("linear 0.2", 18.6),
-            ("3-bit GELU, linear 0.2", 32.7),
-        )
-    ]
-    found.append(
-        Target("step, rows at 0.2, slowest", "plain torch", 0.9, projections.step("rows 0.2"), True)
-    )
-    return found + [
-        Target(
-            "squared error, wta at 0.2",
-            f"{other}, recorded activations",
-            1,
-            projections.squared_error("wta", name),
-            True,
-        )
-        for other, name in (("uniform rows", "rows"), ("Gaussian projection", "gaussian"))
-    ]
-
-
-def _frontier() -> list[Target]:
-    fit = "plans of activations.fit"
-    return [
-        Target(
-            f"{fit}, 5 to 50 % of the bytes, dominated in bytes, time and error",
-            "all eager rows of the frontier",
-            0,
-            pareto.off_frontier("fit"),
-            True,
-        ),
-        Target(
-            f"{fit}, error of the gradient, the worst",
-            "the best other eager row within the same bytes and time",
-            1,
-            pareto.fit_error,
-            True,
-        ),
-        Target(
-            f"{fit}, bytes, the most",
-            "their budget",
-            1.01,
-            pareto.fit_over("share", "budget"),
-            True,
-        ),
-        Target(
-            f"{fit}, time of a step, the longest",
-            "their limit",
-            1.02,
-            pareto.fit_over("time", "limit"),
-            True,
-        ),
-    ]
-
-
-def _activations() -> list[Target]:
-    saving = "of plain torch, masks of bytes"
-    few, free = "3-bit functions", "keep less, 3-bit functions"
-    found = [
-        Target(
-            f"{model}, {what}, batch {batch}, bytes saved",
-            saving,
-            asked,
-            activations.kept(model, method, "saving_byte_masks", batch=batch),
-        )
-        for model, act in (("BERT", "3-bit GELU"), ("Llama", "3-bit SiLU"))
-        for what, method, asked in ((act, few, 0.17), (free, free, 0.31))
-        for batch in (8, 32)
-    ]
-    found += [
-        Target(
-            f"{model}, saved tensors at {bits} bits and all else, {dtype}",
-            "bytes of plain torch",
-            asked,
-            activations.kept(model, f"all, saved {bits} bits", "factor", dtype),
-            unit="x",
-        )
-        for model in ("BERT", "Llama")
-        for dtype, bits, asked in (
-            ("float32", 4, 8),
-            ("float32", 2, 13),
-            ("bfloat16", 4, 4.5),
-            ("bfloat16", 2, 7),
-        )
-    ]
-    found += [
-        Target(
-            f"{model}, saved tensors at {bits} bits alone, {dtype}",
-            "bytes of plain torch",
-            asked,
-            activations.kept(model, f"saved, {bits} bits", "factor", dtype),
-            unit="x",
-        )
-        for model in ("BERT", "Llama")
-        for dtype, bits, asked in (
-            ("float32", 4, 8),
-            ("float32", 2, 13),
-            ("bfloat16", 4, 4.5),
-            ("bfloat16", 2, 7),
-        )
-    ]
-    found += [
-        Target(f"step, {method}, slowest", "plain torch", asked, activations.slowest(method), True)
-        for method, asked in ((few, 1.03), ("keep less", 1.0), ("saved, 4 bits", 1.06))
-    ]
-    found += [
-        Target(
-            f"3-bit GELU, 64 MiB, {threads} thread{'s' * (threads > 1)}",
-            "torch's GELU",
-            1,
-            activations.function("gelu", threads),
-            True,
-            "x",
-        )
-        for threads in (1, 2)
-    ]
-    return found
+from benchmarks.report import bounded, emulate, emulate_gemm, figures, targets_activations
+from benchmarks.report.results import Results
+from benchmarks.report.target import Target
 
 
 def _emulate() -> list[Target]:
@@ -436,9 +277,9 @@ TARGETS = [
         "x",
     ),
     *_bounded(),
-    *_activations(),
-    *_projections(),
-    *_frontier(),
+    *targets_activations.bytes_and_steps(),
+    *targets_activations.of_projections(),
+    *targets_activations.of_frontier(),
     *_emulate(),
     *_emulate_gemm(),
     Target(

@@ -1,7 +1,7 @@
 """What benchmarks/training/together.py found: rows of its runs, tables, and the picture.
 
-Harm, its interval and noise are those of benchmarks/report/activations_training.py, in % of the
-validation loss of exact training.
+benchmarks/report/activations_training.py defines harm, its interval and noise. Here they are in %
+of the validation loss of exact training.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 
 from benchmarks import activations
 from benchmarks.report import activations as report
-from benchmarks.report import targets
+from benchmarks.report import targets_activations as targets
 from benchmarks.report.results import Results
 from tests.benchmarks import runs
 
@@ -42,5 +42,5 @@ def test_a_small_run(tmp_path):
 
 
 def test_targets_name_what_is_not_measured():
-    for target in targets._activations():
+    for target in targets.bytes_and_steps():
         assert "not measured" in target.row(Results({}))[3]

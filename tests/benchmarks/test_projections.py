@@ -6,7 +6,7 @@ import json
 
 from benchmarks import projections
 from benchmarks.report import projections as report
-from benchmarks.report import targets
+from benchmarks.report import targets_activations as targets
 from benchmarks.report.results import Results
 from tests.benchmarks import runs
 from torch_cgx.activations.projection.function import METHODS
@@ -49,7 +49,7 @@ def test_bytes_of_the_readme():
 
 
 def test_targets_name_what_is_not_measured():
-    found = targets._projections()
+    found = targets.of_projections()
     assert len(found) >= 6
     for target in found:
         assert "not measured" in target.row(Results({}))[3]
