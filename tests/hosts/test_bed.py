@@ -369,14 +369,16 @@ def test_a_run_that_takes_too_long_is_killed_with_all_it_started(bed: Hosts, tmp
     if launcher not in ("run", "torchrun"):
         options = {"mpirun": mpi_installation(launcher) / "bin/mpirun"}
     bystander = bed.popen(0, ["sleep", "600"])
-    with pytest.raises(HostsFailed, match="did not end within 5 s") as caught:
-        call(command, timeout=5, **options)
-    assert caught.value.timed_out
-    assert set(caught.value.fates) == {"still running, killed"}
-    assert any("begun" in output for output in caught.value.outputs)
-    assert pids_inside(bed.names) == [bystander.pid]  # the bed's other processes stay
-    bystander.kill()
-    bystander.wait()
+    try:
+        with pytest.raises(HostsFailed, match="did not end within 5 s") as caught:
+            call(command, timeout=5, **options)
+        assert caught.value.timed_out
+        assert set(caught.value.fates) == {"still running, killed"}
+        assert any("begun" in output for output in caught.value.outputs)
+        assert pids_inside(bed.names) == [bystander.pid]  # the bed's other processes stay
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 @pytest.mark.parametrize(
@@ -412,6 +414,15 @@ def test_a_process_amid_exec_is_not_overlooked(monkeypatch, reads, carries):
     monkeypatch.setattr(processes, "Path", Proc)
     assert processes._carries(7, "m") is carries
     assert list(files) == []
+
+
+def test_a_warm_process_counts_until_it_is_gone(monkeypatch):
+    """Its client, whose variables are read, may have ended before it has been killed."""
+    with subprocess.Popen(["true"]) as client:
+        pass
+    texts = {f"/proc/{os.getpid()}/comm": f"warm-{client.pid}\n"}
+    monkeypatch.setattr(processes.Path, "read_text", lambda path: texts[str(path)])
+    assert processes._carries(os.getpid(), "m") is True
 
 
 @needs_hosts

@@ -16,10 +16,11 @@ that imports torch costs 2.6 s of CPU time; this costs 0.05 s. The parts:
 
 The child has the client's files, arguments, folder, environment, signals, limits, affinity, and
 namespaces. It differs from a started process in five ways: its parent is the zygote, its
-/proc/PID/environ and cmdline are the zygote's (comm is warm-CLIENT, with the client's pid), strings
-hash alike in all children of one zygote, nothing that happens while torch is imported happens in
-it, and at its end torch's own modules and static objects are not taken apart (torch_cgx and process
-groups are). Tests of those things start `sys.executable`; with CGX_TEST_WARM=0, all tests do.
+/proc/PID/environ and cmdline are the zygote's (comm is and stays warm-CLIENT, with the client's
+pid), strings hash alike in all children of one zygote, nothing that happens while torch is imported
+happens in it, and at its end torch's own modules and static objects are not taken apart (torch_cgx
+and process groups are). Tests of those things start `sys.executable`; with CGX_TEST_WARM=0, all
+tests do.
 """
 
 from __future__ import annotations

@@ -146,6 +146,20 @@ def test_random_numbers_differ() -> None:
     assert len({number for _ in range(2) for number in said("-c", code).split()}) == 4
 
 
+def test_the_name_by_which_the_test_bed_finds_it_stays() -> None:
+    code = (
+        "import threading, torch\n"
+        "torch.multiprocessing._set_thread_name('pt_elastic')\n"
+        "print(open('/proc/self/comm').read(), end='')\n"
+        "def other():\n"
+        "    torch.multiprocessing._set_thread_name('other')\n"
+        "    print(torch.multiprocessing._get_thread_name())\n"
+        "thread = threading.Thread(target=other); thread.start(); thread.join()"
+    )
+    main, other = said("-c", code).split()
+    assert main.startswith("warm-") and other == "other"
+
+
 def test_torch_cgx_is_the_one_on_the_path() -> None:
     found = said("-c", "import torch_cgx; print(torch_cgx.__file__)")
     assert Path(found.strip()) == ROOT / "torch_cgx" / "__init__.py"

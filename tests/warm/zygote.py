@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import types
 import weakref
 
@@ -65,6 +66,7 @@ def prepare(prelude):
     for name in _PRELOADED:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    _keep_name()
     threads = os.listdir("/proc/self/task")
     if len(threads) != 1:
         raise RuntimeError(f"warm start: {len(threads)} threads after the imports; allowed: 1")
@@ -225,6 +227,21 @@ def become(request):
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+
+
+def _keep_name():
+    """The name of the main thread stays, also where torchrun gives it another: the test bed finds
+    the client by it.
+    """
+    import torch.multiprocessing
+
+    give = torch.multiprocessing._set_thread_name
+
+    def set_thread_name(name):
+        if threading.get_native_id() != os.getpid():
+            give(name)
+
+    torch.multiprocessing._set_thread_name = set_thread_name
 
 
 def _unbuffered():

@@ -129,12 +129,12 @@ def _carries(pid: int, mark: str) -> bool | None:
     """Whether the variables of a process hold the mark; None while it has neither variables nor
     arguments: it has no memory any more, or exec() has not filled it yet.
     """
+    warm = False
     try:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
-        if name.startswith("warm-"):  # of tests/warm: its client has its variables
+        warm = name.startswith("warm-")  # of tests/warm: its client has its variables
+        if warm:
             pid = int(name.removeprefix("warm-"))
-            if not Path(f"/proc/{pid}").exists():
-                return True  # and it is killed when the client is
         for _ in range(_LOOKS):
             if variables := Path(f"/proc/{pid}/environ").read_bytes():
                 return f"{MARK}={mark}".encode() in variables.split(b"\0")
@@ -145,7 +145,7 @@ def _carries(pid: int, mark: str) -> bool | None:
     except ProcessLookupError:  # it has no memory, but is still there
         return None
     except OSError:  # gone
-        pass
+        return warm  # it is killed when its client is, which may have ended between two looks
     return False
 
 
