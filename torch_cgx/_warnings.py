@@ -43,7 +43,7 @@ def warn_of_argument(text: str, category: type[Warning] = UserWarning) -> None:
 
 
 def show(text: str) -> None:
-    """Prints what the caller has asked for; nothing where there is no stdout."""
+    """Prints a result that the caller asked for. Without a stdout, it does nothing."""
     if sys.stdout is not None:
         print(text)
 

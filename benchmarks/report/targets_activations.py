@@ -81,28 +81,13 @@ def bytes_and_steps() -> list[Target]:
     ]
     found += [
         Target(
-            f"{model}, saved tensors at {bits} bits and all else, {dtype}",
+            f"{model}, saved tensors at {bits} bits {what}, {dtype}",
             "bytes of plain torch",
             asked,
-            activations.kept(model, f"all, saved {bits} bits", "factor", dtype),
+            activations.kept(model, method.format(bits), "factor", dtype),
             unit="x",
         )
-        for model in ("BERT", "Llama")
-        for dtype, bits, asked in (
-            ("float32", 4, 8),
-            ("float32", 2, 13),
-            ("bfloat16", 4, 4.5),
-            ("bfloat16", 2, 7),
-        )
-    ]
-    found += [
-        Target(
-            f"{model}, saved tensors at {bits} bits alone, {dtype}",
-            "bytes of plain torch",
-            asked,
-            activations.kept(model, f"saved, {bits} bits", "factor", dtype),
-            unit="x",
-        )
+        for what, method in (("and all else", "all, saved {} bits"), ("alone", "saved, {} bits"))
         for model in ("BERT", "Llama")
         for dtype, bits, asked in (
             ("float32", 4, 8),

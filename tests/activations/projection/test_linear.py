@@ -115,7 +115,7 @@ def test_layers_of_one_tensor_share_what_is_kept() -> None:
     row, number = 24 * 4, 4
     y, nbytes = kept(forward, [x, *held])
     assert nbytes == (32 + 1 + 16 + 1) * row + (32 + 16) * number  # with the means
-    # All three estimates are from the same rows, and those of the next step from others.
+    # The three layers estimate from the same rows; the next step draws other rows.
     dy = torch.ones_like(y)
     alike = torch.autograd.grad(y, [query.weight, key.weight], dy)
     assert same(alike[0], alike[1])

@@ -83,7 +83,7 @@ def test_autocast_does_not_reach_the_projection(method: Any) -> None:
 @pytest.mark.parametrize("rows", [3, 12, 50])
 def test_16_bits_do_not_scale_a_projection(dtype: torch.dtype, rows: int) -> None:
     """1 / sqrt(rows) rounded to bfloat16 made all estimates of 3 rows 0.27 % too large. With one
-    row and random signs the estimate is exact, but for roundings that have no common sign."""
+    row and random signs the estimate has rounding errors only, and their mean is zero."""
     generator = torch.Generator().manual_seed(5)
     x, dy = torch.randn(1, 2000, generator=generator), torch.randn(1, 100, generator=generator)
     x, dy = x.to(dtype), dy.to(dtype)

@@ -25,7 +25,7 @@ from torch_cgx.activations.report.saves import Stored
 
 _INPUTS = (*CODINGS[:4], FAR)  # codings of the input
 _AGAIN = "computed again"
-_SELECTIVE = "computed again but for products"
+_SELECTIVE = "products kept, the rest computed again"
 
 
 class BlockOptions:

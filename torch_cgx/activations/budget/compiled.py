@@ -74,7 +74,8 @@ def _compiled(module: nn.Module) -> Callable[..., Any]:
 
     # torch.compile finds what it has compiled by the code object, whatever the settings.
     run.__code__ = run.__code__.replace()
-    # Random numbers as without torch.compile: masks of dropout are those of the exact gradient.
+    # Inductor draws the random numbers that eager mode draws, so that dropout has the masks of the
+    # exact gradient.
     options: dict[str, Any] | None
     options = {"fallback_random": True} if _BACKEND == "inductor" else None
     function: Callable[..., Any] = torch.compile(run, backend=_BACKEND, options=options)

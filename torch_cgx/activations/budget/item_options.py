@@ -1,9 +1,14 @@
 """The options of items, without recomputation.
 
-Bytes come from passes in which all items take the same option. Errors: what only the gradient of a
-layer's own weight needs is measured for all layers in one pass, by the errors of their weights.
-Others are measured for each item alone, with two codings, whose errors scale with those of the
-tensors; few-bit functions at 3 bits, whose errors scale with those of all of them together.
+Bytes come from passes in which all items take the same option. Errors come from three kinds of
+passes:
+
+- The input of a layer that only the gradient of its own weight needs changes no other gradient:
+  with all of them encoded, one pass gives the error of each layer.
+- Every other tensor is encoded alone, with two codings. The errors with the other codings are
+  predicted from the errors of the tensor itself.
+- Every few-bit function is tried alone, at 3 bits. At other bits its error is multiplied by the
+  ratio of the errors of all functions together at these bits and at 3.
 """
 
 from __future__ import annotations
