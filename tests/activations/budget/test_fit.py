@@ -110,7 +110,8 @@ def test_a_time_of_one_allows_what_takes_none(one_thread: None) -> None:
         _fit(case, "20%", time=1)
 
 
-def test_a_plan_that_took_too_long_is_tightened(one_thread: None) -> None:
+@pytest.mark.parametrize("took", (2.0, 1.21))
+def test_a_plan_that_took_too_long_is_tightened(took: float, one_thread: None) -> None:
     class Slow(Times):
         """Computing again takes longer than was predicted."""
 
@@ -121,7 +122,7 @@ def test_a_plan_that_took_too_long_is_tightened(one_thread: None) -> None:
             remove = other()
             slow = any("forward" in m.__dict__ for m in case[0].modules())
             remove()
-            return 2.0 if slow else 1.0
+            return took if slow else 1.0
 
     case = mlp(blocks=4)
     plan = _fit(case, "30%", time=1.2, _timer=Slow())

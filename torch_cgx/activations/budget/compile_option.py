@@ -9,10 +9,11 @@ from torch_cgx.activations.budget.compiled import RANDOM, Compiled, remove_compi
 from torch_cgx.activations.budget.plan import VERSION, Plan, percent
 from torch_cgx.activations.budget.recompute import is_set
 from torch_cgx.activations.budget.survey import is_fixed
-from torch_cgx.activations.budget.timing import NOISE, Timer
+from torch_cgx.activations.budget.timing import Timer
 from torch_cgx.activations.budget.trials import Trials
 from torch_cgx.activations.report.report import Report
 
+_NOISE = 1.02  # of measured times
 # Of the share that should keep the budget, at tries after the first: what torch keeps has steps.
 _LOWER = (0.98, 0.9, 0.6, 0.0)
 _EXACT = 1e-5  # an error of the gradient that is rounding
@@ -54,7 +55,7 @@ class CompileOption:
         if compiled.draws and error > _ROUNDING:
             return f"{RANDOM}, by {percent(error)}"
         took = self._timer.ratio(self._gradient.now, lambda: lambda: None, self._set(compiled))
-        if limit is not None and took > limit * NOISE:
+        if limit is not None and took > limit * _NOISE:
             return f"{took:.2f} of the time of a step with {setting}"
         return self._made(compiled.share, budget, limit, nbytes, error, took)
 

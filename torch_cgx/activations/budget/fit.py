@@ -28,7 +28,7 @@ from torch_cgx.activations.budget.survey import (
     items_of,
     watched,
 )
-from torch_cgx.activations.budget.timing import NOISE, Timer
+from torch_cgx.activations.budget.timing import Timer
 from torch_cgx.activations.budget.trials import Trials, merged
 from torch_cgx.activations.report.memory import tensors_of
 
@@ -183,7 +183,7 @@ class Fitting:
         choice, nbytes = self._search(frontier, base, limit)
         took = self._took(base, choice)
         for _ in range(_TIMES):
-            if self._limit is None or took <= self._limit * NOISE:
+            if self._limit is None or took <= self._limit:
                 break
             assert limit is not None
             longer = (took - ratio) / choice.time if choice.time > 0 else 1.0

@@ -16,7 +16,6 @@ from torch_cgx.activations.conversion.replaceable import Wanted, new_function, r
 from torch_cgx.activations.projection.modules import settings_of
 from torch_cgx.activations.saved.context import compress_saved
 
-NOISE = 1.02  # of measured times
 _ROUNDS = 7
 _FEW, _LONG = 5, 0.5  # rounds of steps of so many seconds
 _SHORT = 0.1  # seconds
