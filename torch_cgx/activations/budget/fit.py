@@ -28,12 +28,12 @@ from torch_cgx.activations.budget.survey import (
     items_of,
     watched,
 )
+from torch_cgx.activations.budget.tighten import Tried, tightened
 from torch_cgx.activations.budget.timing import Timer
 from torch_cgx.activations.budget.trials import Trials, merged
 from torch_cgx.activations.report.memory import tensors_of
 
 _ROUNDS = 6  # of a budget that is moved by what the bytes were predicted wrong
-_TIMES = 3  # of a limit of time
 _SLACK = 0.002  # of the exact bytes: as near to the budget as is tried
 
 
@@ -180,24 +180,21 @@ class Fitting:
     def _with(self, base: Settings) -> Plan:
         frontier, ratio, self._trials.gradient = self._frontier(base)
         limit = None if self._limit is None else self._limit - ratio
+        tried = self._tried(frontier, base, limit)
+        if self._limit is not None and limit is not None:
+
+            def again(allowed: float) -> Tried | None:
+                try:
+                    return self._tried(frontier, base, allowed)
+                except _Unmet:
+                    return None
+
+            tried = tightened(tried, self._limit, limit, again)
+        return self._made(base, tried.choice, tried.nbytes, tried.took, ratio)
+
+    def _tried(self, frontier: Frontier, base: Settings, limit: float | None) -> Tried:
         choice, nbytes = self._search(frontier, base, limit)
-        took = self._took(base, choice)
-        for _ in range(_TIMES):
-            if self._limit is None or took <= self._limit:
-                break
-            assert limit is not None
-            longer = (took - ratio) / choice.time if choice.time > 0 else 1.0
-            limit = limit / longer if longer > 1 else limit - (took - self._limit)
-            try:
-                other, kept = self._search(frontier, base, limit)
-            except _Unmet:
-                break
-            if other.options == choice.options:
-                break
-            found = self._took(base, other)
-            if found < took:
-                choice, nbytes, took = other, kept, found
-        return self._made(base, choice, nbytes, took, ratio)
+        return Tried(choice, nbytes, self._took(base, choice))
 
     def _frontier(self, base: Settings) -> tuple[Frontier, float, Gradient]:
         """And the time of a step with the measures, relative to the exact one, and its gradient."""
