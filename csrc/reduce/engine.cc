@@ -97,6 +97,8 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
     case Operation::kAllGather:
       return two_levels ? all_gather_two_levels(call, input, output)
                         : all_gather(call, input, output);
+    default:
+      throw Error(str_of("no schedule for ", name_of(call.plan.operation)));
   }
 }
 
@@ -197,6 +199,7 @@ void Engine::close() {
   std::lock_guard<std::mutex> lock(state_mutex_);
   communicators_.intra.reset();
   communicators_.cross.reset();
+  communicators_.mesh.reset();
 }
 
 std::optional<Failure> Engine::failure() {

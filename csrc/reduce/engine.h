@@ -37,9 +37,11 @@ struct Communicators {
   std::unique_ptr<Communicator> cross;
 
   /// What watches over them; null where one is missing.
-  std::array<Liveness*, 2> liveness() const { return {intra.get(), cross.get()}; }
+  std::array<Liveness*, 3> liveness() const { return {intra.get(), cross.get(), mesh.get()}; }
   /// Name in errors and statistics: "shm", "shm+gloo".
   std::string name;
+  /// With two levels: over all ranks of the group, for moves between ranks of different hosts.
+  std::unique_ptr<Communicator> mesh{};
 };
 
 /// Error feedback of a call (schedule/residual.h): a float32 or bfloat16 value for each value of the

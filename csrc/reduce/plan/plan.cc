@@ -324,6 +324,18 @@ const char* name_of(Operation operation) {
       return "reduce_scatter_tensor";
     case Operation::kAllGather:
       return "all_gather_into_tensor";
+    case Operation::kReduce:
+      return "reduce";
+    case Operation::kBroadcast:
+      return "broadcast";
+    case Operation::kGather:
+      return "gather";
+    case Operation::kScatter:
+      return "scatter";
+    case Operation::kAllToAll:
+      return "all_to_all";
+    case Operation::kBarrier:
+      return "barrier";
   }
   return "unknown operation";
 }

@@ -80,7 +80,18 @@ struct Round {
 size_t bundle_stride(const Chunk& chunk);
 size_t bundle_bytes(const Shard& shard, int hosts);
 
-enum class Operation : uint8_t { kAllReduce = 1, kReduceScatter = 2, kAllGather = 3 };
+/// The numbers are on the wire.
+enum class Operation : uint8_t {
+  kAllReduce = 1,
+  kReduceScatter = 2,
+  kAllGather = 3,
+  kReduce = 4,
+  kBroadcast = 5,
+  kGather = 6,
+  kScatter = 7,
+  kAllToAll = 8,
+  kBarrier = 9
+};
 /// kDirect: scatter-reduce-all-gather of exact values, between the tensors themselves.
 enum class Algorithm : uint8_t {
   kOneShot = 1,
