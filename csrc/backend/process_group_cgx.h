@@ -1,8 +1,8 @@
 // The `cgx` backend of torch.distributed.
 //
-// SUM and AVG all-reduces of fp32, fp16 and bf16 tensors run on the engine, compressed where the
-// configuration or the call says so; so do reduce-scatters and all-gathers that are to be
-// compressed. Everything else goes to the inner backend (Gloo) unchanged and exact.
+// Collectives of tensors of the host run on the engine, compressed where the configuration or the
+// call says so. What the engine does not run (docs/how_it_works.md lists it) goes to an inner
+// backend, Gloo or NCCL, unchanged and exact.
 //
 // Thread-safety: as c10d::Backend: collectives of one group are called from one thread at a time,
 // in the same order on all ranks; different groups are independent; abort(), shutdown() and stats
@@ -28,6 +28,7 @@
 #include "backend/inner/gloo_messages.h"
 #include "backend/inner/inner_backends.h"
 #include "backend/left_over.h"
+#include "backend/move_calls.h"
 #include "reduce/engine.h"
 #include "reduce/tuning/autotuner.h"
 
@@ -171,6 +172,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   std::unique_ptr<Autotuner> autotuner_;
   std::unique_ptr<GpuGroup> gpu_;
   std::unique_ptr<EngineCalls> engine_calls_;
+  std::unique_ptr<MoveCalls> move_calls_;
   Coalescing coalescing_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Forwarder> forwarder_;

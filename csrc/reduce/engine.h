@@ -19,6 +19,7 @@
 #include "base/deadline.h"
 #include "comm/communicator.h"
 #include "reduce/engine_options.h"
+#include "reduce/moves/move.h"
 #include "reduce/plan/cache.h"
 #include "reduce/plan/choose.h"
 #include "reduce/plan/plan.h"
@@ -93,6 +94,12 @@ class Engine {
            Stats* overhead = nullptr, const Residual& residual = {},
            const std::optional<StepKey>& key = std::nullopt);
 
+  /// Runs a move on the memory of its pieces; all ranks run equal moves in the same order as plans.
+  /// Other arguments and errors as of run().
+  void run_move(const Move& move, const Deadline& deadline,
+                std::optional<uint64_t> number = std::nullopt, const Residual& residual = {},
+                const std::optional<StepKey>& key = std::nullopt);
+
   /// Breaks the group, here and where the communicators reach the peers. The first cause stays.
   void fail(const Failure& cause);
   void abort(const std::string& reason);
@@ -132,6 +139,11 @@ class Engine {
   /// Only a single bucket is longer than the capacity of the communicators.
   void make_room(const Plan& plan);
   void dispatch(Call& call, const void* input, void* output);
+  void dispatch(Call& call, const Move& move);
+  /// The common part of run() and run_move(): `work` sends, receives and computes.
+  struct RunOptions;
+  template <typename Work>
+  void carry_out(const Plan& plan, const RunOptions& options, const Work& work);
   View residual_view(const Plan& plan, const Residual& residual) const;
   void abort_communicators(const Failure& cause);
   /// Remembers the first cause, and returns it.

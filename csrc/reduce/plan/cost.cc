@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace cgx {
 
 PlanCost cost_of(const Plan& plan, const Topology& topology) {
@@ -29,7 +31,7 @@ PlanCost cost_of(const Plan& plan, const Topology& topology) {
       cost.encoded = own / side;
       cost.decoded = own;
       return cost;
-    case Operation::kAllReduce:
+    default:
       break;
   }
   switch (plan.algorithm) {
@@ -55,6 +57,9 @@ PlanCost cost_of(const Plan& plan, const Topology& topology) {
       cost.encoded = own + own / side;
       cost.decoded = 2 * own;
       break;
+    case Algorithm::kPairwise:
+    case Algorithm::kTree:
+      throw Error("the cost of a move is not modelled");
   }
   return cost;
 }

@@ -25,6 +25,13 @@ uint64_t plan_hash(const Plan& plan, const PlanSpace& space) {
   return hasher.value();
 }
 
+uint64_t move_hash(const Plan& plan) {
+  Hasher hasher;
+  hasher.add(plan.operation).add(plan.dtype).add(plan.size).add(plan.root);
+  for (const Layer& layer : plan.layers) hasher.add(layer.codec->config().hash());
+  return hasher.value();
+}
+
 uint64_t hash_with_step(uint64_t plan_hash, const StepKey& key) {
   return Hasher().add(plan_hash).add(key.step).add(key.tensor).value();
 }

@@ -27,9 +27,10 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
     header.family = config.family().id;
     header.config = static_cast<uint32_t>(config.hash());
   }
-  header.layers = static_cast<uint32_t>(call.key ? call.key->step : plan.layers.size());
+  const size_t shown = plan.root >= 0 ? static_cast<size_t>(plan.root) : plan.layers.size();
+  header.layers = static_cast<uint32_t>(call.key ? call.key->step : shown);
   header.plan_hash = call.key ? hash_with_step(plan.hash, *call.key) : plan.hash;
-  header.values = plan.values;
+  header.values = call.values.value_or(plan.values);
   header.payload_bytes = payload_bytes;
   return header;
 }
@@ -42,10 +43,15 @@ CallSide side_of(const MessageHeader& h, int rank, const CallIdentity& here) {
   side.rank = rank;
   side.hash = h.plan_hash;
   side.call = name_of(operation);
-  if (operation != Operation::kAllGather) {
+  if (reduces(operation)) {
     side.call += h.flags & MessageHeader::kAverage ? " AVG" : " SUM";
   }
-  side.call += values_text(h.values, name_of(static_cast<DType>(h.dtype)));
+  const bool steps = (h.flags & MessageHeader::kStep) != 0;
+  const bool rooted = has_root(operation);
+  if (operation != Operation::kBarrier) {
+    side.call += values_text(h.values, name_of(static_cast<DType>(h.dtype)));
+  }
+  if (rooted && !steps) side.call += str_of(" from rank ", h.layers);
   const Layer* mine = here.plan->first_compressed();
   const CodecText codec = codec_text(h.family, h.config, mine ? &mine->codec->config() : nullptr);
   side.call += codec.call;
@@ -55,9 +61,9 @@ CallSide side_of(const MessageHeader& h, int rank, const CallIdentity& here) {
     const uint64_t calls = behind ? here.sequence - h.sequence : h.sequence - here.sequence;
     place = str_of(", ", calls, calls == 1 ? " call " : " calls ", behind ? "earlier" : "later");
   }
-  const bool steps = (h.flags & MessageHeader::kStep) != 0;
+  const bool layers = !steps && !rooted;
   side.details = {codec.rest,
-                  steps ? "" : str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
+                  !layers ? "" : str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
                   steps ? step_text(h.layers) : ", without a step",
                   str_of(", ", name_of(static_cast<Algorithm>(h.algorithm))),
                   str_of(", round ", h.round),

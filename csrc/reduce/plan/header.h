@@ -31,7 +31,7 @@ struct MessageHeader {
   uint8_t flags = 0;
   uint8_t family = 0;      // of the first compressed layer's codec; 0: no layer is compressed
   uint32_t config = 0;     // of that codec: the low half of its configuration's hash
-  uint32_t layers = 0;     // with kStep: the low half of the step; for error messages
+  uint32_t layers = 0;     // or the root; with kStep: the low half of the step; for error messages
   uint64_t plan_hash = 0;  // with kStep: mixed with the step
   uint64_t values = 0;
   uint64_t payload_bytes = 0;
@@ -51,6 +51,8 @@ struct CallIdentity {
   bool tell_hashes = false;  // in errors
   /// Keys random numbers; none: `sequence` does.
   std::optional<StepKey> key{};
+  /// Of the sender and the receiver of a message, in moves; none: the plan's.
+  std::optional<uint64_t> values{};
 };
 
 /// Writes the header of a message with `payload_bytes` bytes after it. `flags` are

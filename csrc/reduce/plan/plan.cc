@@ -38,15 +38,15 @@ void finish(Plan& plan, const PlanSpace& space) {
 }
 
 std::shared_ptr<Plan> start_plan(Operation operation, Algorithm algorithm, DType dtype,
-                                 const PlanSpace& space) {
+                                 const Topology& topology) {
   static std::atomic<uint64_t> plans{0};
   auto plan = std::make_shared<Plan>();
   plan->serial = ++plans;
   plan->operation = operation;
   plan->algorithm = algorithm;
   plan->dtype = dtype;
-  plan->size = space.topology.size();
-  plan->two_levels = space.topology.two_levels();
+  plan->size = topology.size();
+  plan->two_levels = topology.two_levels();
   return plan;
 }
 
@@ -350,6 +350,10 @@ const char* name_of(Algorithm algorithm) {
       return "ring";
     case Algorithm::kDirect:
       return "direct";
+    case Algorithm::kPairwise:
+      return "pairwise";
+    case Algorithm::kTree:
+      return "tree";
   }
   return "unknown algorithm";
 }
@@ -384,7 +388,7 @@ void check_total(const std::vector<Layer>& layers, size_t values) {
 
 std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dtype,
                                             Algorithm algorithm, const PlanSpace& space) {
-  auto plan = start_plan(Operation::kAllReduce, algorithm, dtype, space);
+  auto plan = start_plan(Operation::kAllReduce, algorithm, dtype, space.topology);
   plan->layers = std::move(layers);
   for (const Layer& layer : plan->layers) plan->values += layer.count;
   if (algorithm == Algorithm::kDirect) {
@@ -401,7 +405,7 @@ std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dty
 std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
                                         std::shared_ptr<const Codec> codec, DType dtype,
                                         const PlanSpace& space) {
-  auto plan = start_plan(operation, Algorithm::kScatterReduceAllGather, dtype, space);
+  auto plan = start_plan(operation, Algorithm::kScatterReduceAllGather, dtype, space.topology);
   const auto size = static_cast<size_t>(plan->size);
   plan->values = shard * size;
   plan->layers.assign(size, Layer{shard, codec});
@@ -429,6 +433,19 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
     first += take;
   }
   finish(*plan, space);
+  return plan;
+}
+
+std::shared_ptr<const Plan> plan_move(Operation operation, DType dtype, size_t values, int root,
+                                      std::vector<Layer> layers, const Topology& topology) {
+  const bool tree = operation == Operation::kBroadcast || operation == Operation::kBarrier;
+  auto plan =
+      start_plan(operation, tree ? Algorithm::kTree : Algorithm::kPairwise, dtype, topology);
+  plan->values = values;
+  plan->root = root;
+  plan->layers = std::move(layers);
+  plan->compressed = !plan->layers.empty();
+  plan->hash = move_hash(*plan);
   return plan;
 }
 

@@ -92,12 +92,23 @@ enum class Operation : uint8_t {
   kAllToAll = 8,
   kBarrier = 9
 };
-/// kDirect: scatter-reduce-all-gather of exact values, between the tensors themselves.
+constexpr bool reduces(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kReduceScatter ||
+         operation == Operation::kReduce;
+}
+constexpr bool has_root(Operation operation) {
+  return operation == Operation::kReduce || operation == Operation::kBroadcast ||
+         operation == Operation::kGather || operation == Operation::kScatter;
+}
+/// kDirect: scatter-reduce-all-gather of exact values, between the tensors themselves. kPairwise,
+/// kTree: of moves, see schedule in moves/.
 enum class Algorithm : uint8_t {
   kOneShot = 1,
   kScatterReduceAllGather = 2,
   kRing = 3,
-  kDirect = 4
+  kDirect = 4,
+  kPairwise = 5,
+  kTree = 6
 };
 
 /// Its name in torch.distributed.
@@ -145,6 +156,8 @@ struct Plan {
   size_t cross_bytes = 0, intra_bytes = 0;
   bool compressed = false;  // any layer that is not raw
   bool two_levels = false;
+  /// The rank that all values come from or go to; -1: the operation has none.
+  int root = -1;
   /// Equal on ranks with equal plans: covers all of the above, without pointers.
   uint64_t hash = 0;
   /// Different for all plans of a process.
@@ -165,6 +178,11 @@ std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dty
 std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
                                         std::shared_ptr<const Codec> codec, DType dtype,
                                         const PlanSpace& space);
+
+/// A move of `values` values (moves/move.h): names the call, and has no rounds. `layers`: one, if it
+/// is compressed.
+std::shared_ptr<const Plan> plan_move(Operation operation, DType dtype, size_t values, int root,
+                                      std::vector<Layer> layers, const Topology& topology);
 
 /// Payload bytes of a message that carries all layers: what one rank sends to each other one in a
 /// one-shot reduction.

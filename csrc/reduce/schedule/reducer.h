@@ -38,10 +38,11 @@ class Stages;
 
 /// The communicators of a call. One level: exactly one of the two, over all ranks of the group. Two
 /// levels: `intra` over the ranks of this host (null if there is only one), `cross` over this
-/// rank's team (null on ranks that are in none).
+/// rank's team (null on ranks that are in none), `mesh` over all ranks of the group.
 struct Links {
   Communicator* intra = nullptr;
   Communicator* cross = nullptr;
+  Communicator* mesh = nullptr;
 
   Communicator& only() const { return intra != nullptr ? *intra : *cross; }
 };
