@@ -22,21 +22,17 @@ class Pairwise {
     const size_t inside = std::min(kExchangeBytes, options.intra.wanted);
     std::vector<int> everyone(static_cast<size_t>(call.plan.size));
     std::iota(everyone.begin(), everyone.end(), 0);
-    std::vector<bool> served(everyone.size(), true);
     const Topology& topology = call.topology;
     if (!call.plan.two_levels) {
       const bool hosts = topology.host_count() > 1;
-      near_.emplace(call, move, call.links.only(), everyone, served, hosts,
-                    hosts ? across : inside);
+      near_.emplace(call, move, call.links.only(), everyone, hosts, false, hosts ? across : inside);
       return;
     }
-    const int host = topology.host_of(call.identity.rank);
-    for (int rank : everyone) served[static_cast<size_t>(rank)] = topology.host_of(rank) == host;
     if (call.links.intra != nullptr) {
-      near_.emplace(call, move, *call.links.intra, topology.host(host), served, false, inside);
+      const std::vector<int>& members = topology.host(topology.host_of(call.identity.rank));
+      near_.emplace(call, move, *call.links.intra, members, false, false, inside);
     }
-    served.flip();
-    far_.emplace(call, move, *call.links.mesh, everyone, served, true, across);
+    far_.emplace(call, move, *call.links.mesh, everyone, true, true, across);
   }
 
   void run() {

@@ -14,7 +14,7 @@ constexpr int kMoveLane = 0;
 }  // namespace
 
 Side::Side(Call& call, const Move& move, Communicator& comm, const std::vector<int>& members,
-           const std::vector<bool>& served, bool across, size_t bytes)
+           bool across, bool only_across, size_t bytes)
     : call_(call),
       move_(move),
       transfers_(comm),
@@ -27,18 +27,16 @@ Side::Side(Call& call, const Move& move, Communicator& comm, const std::vector<i
   out_.resize(size);
   in_.resize(size);
   bytes_.resize(size);
-  // All peers of this side get the same message: not where some of them are left out.
-  const bool everyone = std::all_of(members.begin(), members.end(), [&](int rank) {
-    return served[static_cast<size_t>(rank)] || rank == call.identity.rank;
-  });
-  alike_ = move.alike && everyone;
+  // A message to all peers, unless some of them take no part.
+  alike_ = move.alike && !only_across;
   const size_t copies = alike_ ? 1 : std::max<size_t>(size - 1, 1);
   segment_ = segment_values(*move.codec, move.plan->dtype, bytes / copies);
   make_room(call, comm, copies,
             std::max(move.codec->encoded_bytes(segment_, move.plan->dtype), kNoticeBytes));
   for (int peer : channel_.peers()) {
     const int rank = members_[static_cast<size_t>(peer)];
-    if (!served[static_cast<size_t>(rank)]) continue;
+    const bool here = call.topology.host_of(rank) == call.topology.host_of(call.identity.rank);
+    if (only_across && here) continue;
     const auto at = static_cast<size_t>(peer);
     out_[at] = flow_of(move.gives[static_cast<size_t>(rank)]);
     in_[at] = flow_of(move.gets[static_cast<size_t>(rank)]);

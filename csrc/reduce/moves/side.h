@@ -22,10 +22,10 @@ inline constexpr size_t kNoticeBytes = 8;
 
 class Side {
  public:
-  /// members[r]: the rank in the group of the communicator's rank r; those that `served` names
-  /// take part. `bytes`: of an exchange, aimed at.
+  /// members[r]: the rank in the group of the communicator's rank r. `only_across`: ranks of this
+  /// rank's host take no part. `bytes`: of an exchange, aimed at.
   Side(Call& call, const Move& move, Communicator& comm, const std::vector<int>& members,
-       const std::vector<bool>& served, bool across, size_t bytes);
+       bool across, bool only_across, size_t bytes);
 
   /// Exchanges of the longest pair of this rank.
   size_t rounds() const { return rounds_; }
