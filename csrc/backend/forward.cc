@@ -111,10 +111,8 @@ WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOption
       });
 }
 
-WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  check_root("reduce", opts.rootRank, group_.size);
+WorkPtr ProcessGroupCGX::forward_reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   check_reducible("reduce", tensors);
-  check_writable("reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::REDUCE, tensors, static_cast<int>(opts.rootRank));
   shape.reduce = opts.reduceOp.op_;
   c10d::ReduceOptions inner = opts;
@@ -245,16 +243,9 @@ WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
       });
 }
 
-WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                        const c10d::ReduceScatterOptions& opts) {
+WorkPtr ProcessGroupCGX::forward_reduce_scatter_list(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                     const c10d::ReduceScatterOptions& opts) {
   check_reducible("reduce_scatter", outputs);
-  check_writable("reduce_scatter", outputs);
-  TORCH_CHECK_VALUE(inputs.size() == 1, "cgx: reduce_scatter: expected one list of inputs");
-  check_list("reduce_scatter", "inputs", inputs.front().size(), static_cast<size_t>(group_.size));
-  check_same_type("reduce_scatter", inputs.front(), first_of(outputs));
-  // The parts may be of different lengths.
-  check_alike("reduce_scatter", {inputs.front()[static_cast<size_t>(group_.rank)]},
-              first_of(outputs));
   CallShape shape = uneven_shape_of(c10d::OpType::REDUCE_SCATTER, outputs);
   shape.reduce = opts.reduceOp.op_;
   c10d::ReduceScatterOptions inner = opts;

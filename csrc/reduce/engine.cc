@@ -98,6 +98,8 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
     case Operation::kAllGather:
       return two_levels ? all_gather_two_levels(call, input, output)
                         : all_gather(call, input, output);
+    case Operation::kReduce:
+      return two_levels ? reduce_two_levels(call, input, output) : reduce(call, input, output);
     default:
       throw Error(str_of("no schedule for ", name_of(call.plan.operation)));
   }

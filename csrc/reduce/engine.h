@@ -68,19 +68,26 @@ class Engine {
   const EngineOptions& options() const { return options_; }
 
   /// Cached by content. ConfigError if a bucket does not fit into a message.
-  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Layer>& layers, DType dtype) {
-    return plans_.all_reduce(layers, dtype);
+  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Layer>& layers, DType dtype,
+                                              Combine combine = Combine::kSum) {
+    return plans_.all_reduce(layers, dtype, combine);
   }
   std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
-                                          const std::shared_ptr<const Codec>& codec, DType dtype) {
-    return plans_.shards(operation, shard, codec, dtype);
+                                          const std::shared_ptr<const Codec>& codec, DType dtype,
+                                          Combine combine = Combine::kSum) {
+    return plans_.shards(operation, shard, codec, dtype, combine);
+  }
+  std::shared_ptr<const Plan> plan_reduce(size_t values, DType dtype, Combine combine, int root) {
+    return plans_.reduce(values, dtype, combine, root);
   }
 
   /// Runs a plan on host memory; all ranks run equal plans in the same order.
   ///   all-reduce      input == output: plan.values values
   ///   reduce-scatter  input plan.values values, output one shard
   ///   all-gather      input one shard, output plan.values values
-  /// average: divides the fp32 sum by the number of ranks before it is rounded.
+  ///   reduce          input plan.values values, output as many, which only the root writes
+  /// average: divides the sum by the number of ranks: in float32 or float64 before it is rounded,
+  /// integers towards zero.
   /// number: of the call, for errors; none: the engine's own count, from 1.
   /// overhead: gets the statistics instead of stats(); for exchanges of the autotuner, on behalf of
   /// the call with that number.

@@ -31,7 +31,13 @@ PlanCost cost_of(const Plan& plan, const Topology& topology) {
       cost.encoded = own / side;
       cost.decoded = own;
       return cost;
-    default:
+    case Operation::kReduce: {  // of a rank that is not the root
+      const bool at_root = plan.algorithm == Algorithm::kOneShot;
+      cost.steps = at_root ? 1 : 2;
+      cost.bytes = at_root ? bytes : others * bytes + bytes / side;
+      return cost;
+    }
+    default:  // all-reduces
       break;
   }
   switch (plan.algorithm) {

@@ -11,6 +11,8 @@ uint64_t plan_hash(const Plan& plan, const PlanSpace& space) {
     hasher.add(layer.count).add(layer.codec->config().hash());
     if (layer.first) hasher.add(*layer.first);
   }
+  if (plan.combine != Combine::kSum) hasher.add(plan.combine);
+  if (plan.operation == Operation::kReduce) hasher.add(plan.root);
   // Capacities differ between communicators and configurations; ranks must agree on the rounds.
   hasher.add(plan.rounds.size());
   if (!plan.rounds.empty()) {
