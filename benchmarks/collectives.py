@@ -1,0 +1,331 @@
+"""What a collective takes over cgx and over plain gloo, on one host and between hosts.
+
+    python -m benchmarks.collectives [--part host hosts copy fsdp creation] [--only broadcast ...]
+        [--ranks 2 4] [--layouts 2x1 4x1 2x2] [--rates 1gbit 10gbit] [--sizes 4 64K 16M]
+        [--rounds 4] [--seconds 0.25] [--quick] [--json FILE] [--plot FILE]
+
+    host       every collective that users call, over shared memory
+    hosts      the same between hosts (torch_cgx.testbed: needs Linux, root, iproute2), and an
+               all_to_all_single at 4 bits against an exact one
+    copy       broadcast, all_to_all, scatter and sends of long tensors, against a copy of such a
+               tensor by all ranks at once
+    fsdp       a step of exact FSDP2, the GPT of the examples
+    creation   creation, first call and destruction of a group; many groups alive at once
+
+Groups take turns in the same processes, in rounds of new processes (`_collectives_rounds` says how
+times and ratios come about), and results are compared once: status 1 if a result over cgx differs
+from gloo's. Sizes: see `_collectives_calls`. Parts may be measured in separate runs: a run replaces
+its parts in the JSON file, and with --only, --ranks, --layouts, --rates or --sizes only the rows
+that it measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a file: the repository's root instead of this folder
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from benchmarks import _collectives_calls as calls
+from benchmarks import _collectives_creation as creation
+from benchmarks import _collectives_fsdp as fsdp
+from benchmarks import _collectives_rounds as rounds
+from benchmarks import _collectives_text as text
+from benchmarks import _command, _ranks
+from benchmarks._collectives_rounds import Row
+from benchmarks._command import at_least
+from torch_cgx.testbed.bed import hosts, hosts_available
+
+PARTS = ("host", "hosts", "copy", "fsdp", "creation")
+SIZES = [4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
+COPY_SIZES = [16 << 20, 64 << 20]
+# Between hosts the longest size on the fastest of these only, where it takes about 0.1 s a call.
+LAYOUTS, RATES = [(2, 1), (4, 1), (2, 2)], ["1gbit", "10gbit"]
+LONGEST, LONGEST_LAYOUT, LONGEST_RATE = 64 << 20, (2, 1), "10gbit"
+CREATION_RATE = "1gbit"
+_TIMEOUT = 1200.0
+_KEY = ("hosts", "ranks_per_host", "rate", "operation", "backend", "bytes")
+
+Round = Callable[[_ranks.Measurement, Row], Row]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured. sizes: None: each place's own; copied: sizes of the part copy; seconds: of
+    an operation and size in one round; steps, turns: of FSDP2, of creation in one round; groups:
+    alive at once.
+    """
+
+    operations: list[str]
+    sizes: list[int] | None
+    copied: list[int]
+    ranks: list[int]
+    layouts: list[tuple[int, int]]
+    rates: list[str | None]
+    rounds: int = 4
+    seconds: float = 0.25
+    steps: int = 30
+    turns: int = 10
+    groups: int = 300
+
+    def job(self, operations: list[str], sizes: list[int]) -> Row:
+        return dataclasses.asdict(rounds.Job(operations, sizes, self.seconds))
+
+
+@dataclass
+class Found:
+    """What a part has measured. skipped: operations and why; wrong: results that differ."""
+
+    rows: list[Row] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+# ---- where ranks run
+
+
+@contextmanager
+def on_one_host(ranks: int) -> Iterator[tuple[Row, Round]]:
+    """The place, for rows, and what runs a measurement there."""
+    place = {"hosts": 1, "ranks_per_host": ranks, "rate": None}
+    yield place, lambda measurement, job: _ranks.on_this_host(measurement, job, ranks)
+
+
+@contextmanager
+def between_hosts(layout: tuple[int, int], rate: str | None) -> Iterator[tuple[Row, Round]]:
+    number, per_host = layout
+    place = {"hosts": number, "ranks_per_host": per_host, "rate": rate}
+    with hosts(number, rate) as bed:
+        yield (
+            place,
+            lambda measurement, job: _ranks.on_hosts(bed, measurement, job, per_host, _TIMEOUT),
+        )
+
+
+def all_hosts(plan: Plan, layouts: list[tuple[int, int]] | None = None) -> Iterator[Any]:
+    """A place for each layout and rate; none where no hosts can be made."""
+    if hosts_available():
+        return
+    for layout, rate in itertools.product(layouts or plan.layouts, plan.rates):
+        yield between_hosts(layout, rate)
+
+
+def in_rounds(
+    plan: Plan, run: Round, measurement: _ranks.Measurement, job: Row, found: Found
+) -> list[list[Row]]:
+    """The rows of each round; results are compared in the first."""
+    measured = []
+    for number, order in rounds.orders(plan.rounds):
+        done = run(measurement, job | {"order": order, "compare": number == 0})
+        measured.append(done["rows"])
+        found.skipped |= done.get("skipped", {})
+        found.wrong += done.get("wrong", [])
+    return measured
+
+
+# ---- the parts
+
+
+def host(plan: Plan) -> Found:
+    found = Found()
+    operations = [name for name in plan.operations if name != calls.COMPRESSED]
+    for ranks in plan.ranks:
+        with on_one_host(ranks) as (place, run):
+            job = plan.job(operations, plan.sizes or SIZES)
+            rows = rounds.to_rows(in_rounds(plan, run, rounds.measure, job, found), place)
+        _show(found, rows)
+    return found
+
+
+def sizes_between(plan: Plan, place: Row) -> list[int]:
+    if plan.sizes:
+        return plan.sizes
+    layout = (place["hosts"], place["ranks_per_host"])
+    longest = layout == LONGEST_LAYOUT and place["rate"] == LONGEST_RATE
+    return [nbytes for nbytes in SIZES if longest or nbytes < LONGEST]
+
+
+def between(plan: Plan) -> Found:
+    found = Found()
+    operations = [name for name in plan.operations if calls.can_run(name)]
+    for where in all_hosts(plan):
+        with where as (place, run):
+            job = plan.job(operations, sizes_between(plan, place))
+            rows = rounds.to_rows(in_rounds(plan, run, rounds.measure, job, found), place)
+        _show(found, rows)
+    return found
+
+
+def copies(plan: Plan) -> Found:
+    found = Found()
+    operations = [name for name in calls.COPIED if name in plan.operations]
+    for ranks in plan.ranks:
+        with on_one_host(ranks) as (place, run):
+            job = plan.job(operations, plan.copied)
+            measured = in_rounds(plan, run, rounds.measure_copies, job, found)
+        _show(found, rounds.to_copy_rows(measured, place))
+    return found
+
+
+def steps(plan: Plan) -> Found:
+    found = Found()
+    two = [(2, 1)]
+    for where in itertools.chain([on_one_host(2)], all_hosts(plan, two)):
+        with where as (place, run):
+            measured = in_rounds(plan, run, fsdp.measure, {"steps": plan.steps}, found)
+        _show(found, rounds.to_rows(measured, place))
+    return found
+
+
+def groups(plan: Plan) -> Found:
+    found = Found()
+    places = [on_one_host(ranks) for ranks in plan.ranks]
+    one_rate = dataclasses.replace(plan, rates=[CREATION_RATE])
+    single = [layout for layout in plan.layouts if layout[1] == 1]
+    for where in itertools.chain(places, all_hosts(one_rate, single) if single else ()):
+        with where as (place, run):
+            job = {"turns": plan.turns}
+            measured = in_rounds(plan, run, creation.measure_turns, job, found)
+            _show(found, creation.to_rows(measured, place))
+            if place["hosts"] == 1:
+                for backend in ("gloo", "cgx"):
+                    job = {"backend": backend, "groups": plan.groups}
+                    (row,) = run(creation.measure_many, job)["rows"]
+                    _show(found, [place | {"operation": "many groups"} | row])
+    return found
+
+
+MEASURE: dict[str, Callable[[Plan], Found]] = {
+    "host": host,
+    "hosts": between,
+    "copy": copies,
+    "fsdp": steps,
+    "creation": groups,
+}
+
+
+def _show(found: Found, rows: list[Row]) -> None:
+    found.rows += rows
+    if rows:
+        print(f"\n{text.table(rows)}", flush=True)
+
+
+# ---- the document
+
+
+def merged(old: Row, new: Row, whole: bool) -> Row:
+    """A document with the parts of both; of a part that both have, the new one. whole: False where
+    the new one has some rows of its parts only, which replace the same rows.
+    """
+    parts = dict(old.get("parts", {}))
+    for name, part in new["parts"].items():
+        before = [] if whole else parts.get(name, {}).get("rows", [])
+        keys = {_key(row) for row in part["rows"]}
+        kept = [row for row in before if _key(row) not in keys]
+        parts[name] = part | {"rows": kept + part["rows"]}
+    parts = {name: parts[name] for name in PARTS if name in parts}
+    return old | new | {"parts": parts}
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _KEY)
+
+
+def read(file: str | None) -> Row:
+    """The document that is there already, or an empty one."""
+    if not file or not Path(file).exists():
+        return {}
+    document: Row = json.loads(Path(file).read_text())
+    return document if document.get("benchmark") == "collectives" else {}
+
+
+# ---- the command
+
+
+def layout(word: str) -> tuple[int, int]:
+    """ "2x1": hosts and ranks of each."""
+    match = re.fullmatch(r"(\d+)x(\d+)", word)
+    if not match or int(match[1]) < 2 or int(match[2]) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r}; allowed: HOSTSxRANKS from 2x1, as 4x1")
+    return int(match[1]), int(match[2])
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.collectives",
+        description="Every collective over cgx and over gloo alone.",
+    )
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--only", nargs="+", choices=list(calls.OPERATIONS), metavar="NAME")
+    parser.add_argument("--ranks", nargs="+", type=at_least(2), metavar="N", help="on one host")
+    parser.add_argument("--layouts", nargs="+", type=layout, metavar="HOSTSxRANKS")
+    parser.add_argument("--rates", nargs="+", type=_ranks.rate, metavar="RATE", help="of links")
+    _command.add_sizes_argument(parser, "4 64K 16M")
+    parser.add_argument("--rounds", type=at_least(1), metavar="N", help="4; 1 with --quick")
+    parser.add_argument(
+        "--seconds", type=float, help="of each operation and size in a round: 0.25; --quick: 0.03"
+    )
+    parser.add_argument("--quick", action="store_true", help="shorter, and fewer of everything")
+    _command.add_output_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    quick, sizes = args.quick, sorted(set(args.sizes or []))
+    plan = Plan(
+        operations=args.only or list(calls.OPERATIONS),
+        sizes=sizes or ([4, 64 << 10] if quick else None),
+        copied=sizes or (COPY_SIZES[:1] if quick else COPY_SIZES),
+        ranks=args.ranks or ([2] if quick else [2, 4]),
+        layouts=args.layouts or ([(2, 1)] if quick else LAYOUTS),
+        rates=args.rates or (["1gbit"] if quick else RATES),
+    )
+    if quick:
+        plan = dataclasses.replace(plan, rounds=1, seconds=0.03, steps=3, turns=3, groups=10)
+    given = {"rounds": args.rounds, "seconds": args.seconds}
+    return dataclasses.replace(plan, **{k: v for k, v in given.items() if v})
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = arguments(argv)
+    plan = make_plan(args)
+    facts = _ranks.print_link_facts(rounds=plan.rounds, seconds_each=plan.seconds)
+    start = time.monotonic()
+    document: Row = {"benchmark": "collectives", "machine": facts, "not_measured": {}, "parts": {}}
+    missing = hosts_available()
+    if missing:
+        document["not_measured"]["collectives between hosts"] = missing
+        print(f"no hosts: {missing}", file=sys.stderr)
+    before, both = read(args.json), document
+    whole = not any([args.only, args.ranks, args.layouts, args.rates, args.sizes])
+    wrong: list[str] = []
+    for name in [part for part in PARTS if part in args.part]:
+        begin = time.monotonic()
+        print(f"\n-- {name}", flush=True)
+        found = MEASURE[name](plan)
+        seconds = round(time.monotonic() - begin, 1)
+        document["parts"][name] = {"revision": facts["revision"], "seconds": seconds} | (
+            dataclasses.asdict(found)
+        )
+        print(f"{name}: {seconds} s", flush=True)
+        wrong += found.wrong
+        facts["seconds"] = round(time.monotonic() - start, 1)
+        both = merged(before, document, whole)
+        if args.json:  # also where a later part fails
+            _command.write_json(Path(args.json), both)
+    return _command.finish(args, both, lambda file: text.draw(both, file), wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
