@@ -4,6 +4,7 @@ docs/performance.md, from the results of benchmarks/collectives.py.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -61,25 +62,30 @@ def named(name: str, between: bool | None = None) -> Select:
     )
 
 
-class Worst:
-    """The lowest `key` of the selected rows of a part, and which row that is."""
+class Rows:
+    """The `key` of the selected rows of a part: the median, the lowest, and which row that is."""
 
     def __init__(self, part: str, select: Select, key: str = "ratio"):
         self._part, self._select, self._key = part, select, key
 
-    def _row(self, results: Results) -> Row:
+    def _rows(self, results: Results) -> list[Row]:
         found = [row for row in rows_of(results, self._part) if self._select(row)]
         if not found:
             raise Missing(f"{FILE}.json has no such rows in the part {self._part!r}")
-        return min(found, key=lambda row: float(row[self._key]))
+        return sorted(found, key=lambda row: float(row[self._key]))
 
-    def figure(self, results: Results) -> float:
-        return float(self._row(results)[self._key])
+    def lowest(self, results: Results) -> float:
+        return float(self._rows(results)[0][self._key])
+
+    def median(self, results: Results) -> float:
+        return statistics.median(float(row[self._key]) for row in self._rows(results))
 
     def name(self, results: Results) -> str:
-        row = self._row(results)
+        """Of the lowest, with its 10th and 90th percentile over the rounds."""
+        row = self._rows(results)[0]
         size = f" of {size_text(row['bytes'])}" if row.get("bytes") else ""
-        return f"{row['operation']}{size}, {place(row)}"
+        low, high = (row[f"{self._key}_{p}"] for p in ("p10", "p90"))
+        return f"{row['operation']}{size}, {place(row)}: {low:.2f} to {high:.2f}"
 
 
 # ---- tables
