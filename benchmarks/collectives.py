@@ -2,7 +2,7 @@
 
     python -m benchmarks.collectives [--part host hosts copy fsdp creation] [--only broadcast ...]
         [--ranks 2 4] [--layouts 2x1 4x1 2x2] [--rates 1gbit 10gbit] [--sizes 4 64K 16M]
-        [--rounds 4] [--seconds 0.25] [--quick] [--json FILE] [--plot FILE]
+        [--rounds N] [--seconds 0.2] [--quick] [--json FILE] [--plot FILE]
 
     host       every collective that users call, over shared memory
     hosts      the same between hosts (torch_cgx.testbed: needs Linux, root, iproute2), and an
@@ -12,11 +12,11 @@
     fsdp       a step of exact FSDP2, the GPT of the examples
     creation   creation, first call and destruction of a group; many groups alive at once
 
-Groups take turns in the same processes, in rounds of new processes (`_collectives_rounds` says how
-times and ratios come about), and results are compared once: status 1 if a result over cgx differs
-from gloo's. Sizes: see `_collectives_calls`. Parts may be measured in separate runs: a run replaces
-its parts in the JSON file, and with --only, --ranks, --layouts, --rates or --sizes only the rows
-that it measures.
+Groups take turns in the same processes, in rounds of new processes, two to four as time allows
+(`_collectives_rounds` says how times and ratios come about). Results are compared once: status 1 if
+a result over cgx differs from gloo's. Sizes: see `_collectives_calls`. Parts may be measured in
+separate runs: a run replaces its parts in the JSON file, and with --only, --ranks, --layouts,
+--rates or --sizes only the rows that it measures.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from benchmarks import _collectives_text as text
 from benchmarks import _command, _ranks
 from benchmarks._collectives_rounds import Row
 from benchmarks._command import at_least
-from torch_cgx.testbed.bed import hosts, hosts_available
+from torch_cgx.testbed.bed import Hosts, hosts, hosts_available
 
 PARTS = ("host", "hosts", "copy", "fsdp", "creation")
 SIZES = [4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
@@ -55,16 +56,24 @@ LAYOUTS, RATES = [(2, 1), (4, 1), (2, 2)], ["1gbit", "10gbit"]
 LONGEST, LONGEST_LAYOUT, LONGEST_RATE = 64 << 20, (2, 1), "10gbit"
 CREATION_RATE = "1gbit"
 _TIMEOUT = 1200.0
+# Seconds of one place, which all rounds should take.
+BUDGET: dict[_ranks.Measurement, float] = {
+    rounds.measure: 150.0,
+    rounds.measure_copies: 40.0,
+    fsdp.measure: 50.0,
+    creation.measure_turns: 25.0,
+}
 _KEY = ("hosts", "ranks_per_host", "rate", "operation", "backend", "bytes")
 
 Round = Callable[[_ranks.Measurement, Row], Row]
+Where = tuple[Row, Round]  # a place, for rows, and what runs a measurement there
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is measured. sizes: None: each place's own; copied: sizes of the part copy; seconds: of
     an operation and size in one round; steps, turns: of FSDP2, of creation in one round; groups:
-    alive at once.
+    alive at once; rounds: at most, and at least, if a place takes longer than BUDGET.
     """
 
     operations: list[str]
@@ -74,7 +83,8 @@ class Plan:
     layouts: list[tuple[int, int]]
     rates: list[str | None]
     rounds: int = 4
-    seconds: float = 0.25
+    least_rounds: int = 2
+    seconds: float = 0.2
     steps: int = 30
     turns: int = 10
     groups: int = 300
@@ -96,38 +106,46 @@ class Found:
 
 
 @contextmanager
-def on_one_host(ranks: int) -> Iterator[tuple[Row, Round]]:
-    """The place, for rows, and what runs a measurement there."""
+def on_one_host(ranks: int) -> Iterator[Where]:
     place = {"hosts": 1, "ranks_per_host": ranks, "rate": None}
     yield place, lambda measurement, job: _ranks.on_this_host(measurement, job, ranks)
 
 
 @contextmanager
-def between_hosts(layout: tuple[int, int], rate: str | None) -> Iterator[tuple[Row, Round]]:
+def between_hosts(layout: tuple[int, int], rate: str | None) -> Iterator[Where]:
     number, per_host = layout
     place = {"hosts": number, "ranks_per_host": per_host, "rate": rate}
     with hosts(number, rate) as bed:
-        yield (
-            place,
-            lambda measurement, job: _ranks.on_hosts(bed, measurement, job, per_host, _TIMEOUT),
-        )
+        yield place, partial(_on_hosts, bed, per_host)
 
 
-def all_hosts(plan: Plan, layouts: list[tuple[int, int]] | None = None) -> Iterator[Any]:
+def _on_hosts(bed: Hosts, per_host: int, measurement: _ranks.Measurement, job: Row) -> Row:
+    return _ranks.on_hosts(bed, measurement, job, per_host, _TIMEOUT)
+
+
+def all_hosts(plan: Plan) -> Iterator[AbstractContextManager[Where]]:
     """A place for each layout and rate; none where no hosts can be made."""
     if hosts_available():
         return
-    for layout, rate in itertools.product(layouts or plan.layouts, plan.rates):
+    for layout, rate in itertools.product(plan.layouts, plan.rates):
         yield between_hosts(layout, rate)
 
 
 def in_rounds(
-    plan: Plan, run: Round, measurement: _ranks.Measurement, job: Row, found: Found
+    plan: Plan, where: Where, measurement: _ranks.Measurement, job: Row, found: Found
 ) -> list[list[Row]]:
     """The rows of each round; results are compared in the first."""
-    measured = []
+    _, run = where
+    measured: list[list[Row]] = []
+    start = time.monotonic()
     for number, order in rounds.orders(plan.rounds):
-        done = run(measurement, job | {"order": order, "compare": number == 0})
+        # As long as one more is expected to end within the budget.
+        expected = (time.monotonic() - start) * (number + 1) / max(number, 1)
+        if number >= plan.least_rounds and expected > BUDGET[measurement]:
+            break
+        left = [name for name in job.get("operations", []) if name not in found.skipped]
+        more = {"operations": left, "order": order, "compare": number == 0}
+        done = run(measurement, job | more)
         measured.append(done["rows"])
         found.skipped |= done.get("skipped", {})
         found.wrong += done.get("wrong", [])
@@ -141,10 +159,10 @@ def host(plan: Plan) -> Found:
     found = Found()
     operations = [name for name in plan.operations if name != calls.COMPRESSED]
     for ranks in plan.ranks:
-        with on_one_host(ranks) as (place, run):
+        with on_one_host(ranks) as where:
             job = plan.job(operations, plan.sizes or SIZES)
-            rows = rounds.to_rows(in_rounds(plan, run, rounds.measure, job, found), place)
-        _show(found, rows)
+            measured = in_rounds(plan, where, rounds.measure, job, found)
+        _show(found, rounds.to_rows(measured, where[0]))
     return found
 
 
@@ -159,11 +177,11 @@ def sizes_between(plan: Plan, place: Row) -> list[int]:
 def between(plan: Plan) -> Found:
     found = Found()
     operations = [name for name in plan.operations if calls.can_run(name)]
-    for where in all_hosts(plan):
-        with where as (place, run):
-            job = plan.job(operations, sizes_between(plan, place))
-            rows = rounds.to_rows(in_rounds(plan, run, rounds.measure, job, found), place)
-        _show(found, rows)
+    for context in all_hosts(plan):
+        with context as where:
+            job = plan.job(operations, sizes_between(plan, where[0]))
+            measured = in_rounds(plan, where, rounds.measure, job, found)
+        _show(found, rounds.to_rows(measured, where[0]))
     return found
 
 
@@ -171,38 +189,37 @@ def copies(plan: Plan) -> Found:
     found = Found()
     operations = [name for name in calls.COPIED if name in plan.operations]
     for ranks in plan.ranks:
-        with on_one_host(ranks) as (place, run):
+        with on_one_host(ranks) as where:
             job = plan.job(operations, plan.copied)
-            measured = in_rounds(plan, run, rounds.measure_copies, job, found)
-        _show(found, rounds.to_copy_rows(measured, place))
+            measured = in_rounds(plan, where, rounds.measure_copies, job, found)
+        _show(found, rounds.to_copy_rows(measured, where[0]))
     return found
 
 
 def steps(plan: Plan) -> Found:
     found = Found()
-    two = [(2, 1)]
-    for where in itertools.chain([on_one_host(2)], all_hosts(plan, two)):
-        with where as (place, run):
-            measured = in_rounds(plan, run, fsdp.measure, {"steps": plan.steps}, found)
-        _show(found, rounds.to_rows(measured, place))
+    two = dataclasses.replace(plan, layouts=[(2, 1)])
+    for context in itertools.chain([on_one_host(2)], all_hosts(two)):
+        with context as where:
+            measured = in_rounds(plan, where, fsdp.measure, {"steps": plan.steps}, found)
+        _show(found, rounds.to_rows(measured, where[0]))
     return found
 
 
 def groups(plan: Plan) -> Found:
     found = Found()
-    places = [on_one_host(ranks) for ranks in plan.ranks]
-    one_rate = dataclasses.replace(plan, rates=[CREATION_RATE])
     single = [layout for layout in plan.layouts if layout[1] == 1]
-    for where in itertools.chain(places, all_hosts(one_rate, single) if single else ()):
-        with where as (place, run):
-            job = {"turns": plan.turns}
-            measured = in_rounds(plan, run, creation.measure_turns, job, found)
-            _show(found, creation.to_rows(measured, place))
-            if place["hosts"] == 1:
-                for backend in ("gloo", "cgx"):
-                    job = {"backend": backend, "groups": plan.groups}
-                    (row,) = run(creation.measure_many, job)["rows"]
-                    _show(found, [place | {"operation": "many groups"} | row])
+    remote = dataclasses.replace(plan, rates=[CREATION_RATE], layouts=single)
+    for context in itertools.chain(map(on_one_host, plan.ranks), all_hosts(remote)):
+        with context as where:
+            place, run = where
+            turns = in_rounds(plan, where, creation.measure_turns, {"turns": plan.turns}, found)
+            _show(found, creation.to_rows(turns, place))
+            for backend in ("gloo", "cgx") if place["hosts"] == 1 else ():
+                (row,) = run(creation.measure_many, {"backend": backend, "groups": plan.groups})[
+                    "rows"
+                ]
+                _show(found, [place | {"operation": "many groups"} | row])
     return found
 
 
@@ -272,9 +289,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--layouts", nargs="+", type=layout, metavar="HOSTSxRANKS")
     parser.add_argument("--rates", nargs="+", type=_ranks.rate, metavar="RATE", help="of links")
     _command.add_sizes_argument(parser, "4 64K 16M")
-    parser.add_argument("--rounds", type=at_least(1), metavar="N", help="4; 1 with --quick")
+    parser.add_argument("--rounds", type=at_least(1), metavar="N", help="2 to 4; --quick: 1")
     parser.add_argument(
-        "--seconds", type=float, help="of each operation and size in a round: 0.25; --quick: 0.03"
+        "--seconds", type=float, help="of each operation and size in a round: 0.2; --quick: 0.03"
     )
     parser.add_argument("--quick", action="store_true", help="shorter, and fewer of everything")
     _command.add_output_arguments(parser)
@@ -292,8 +309,9 @@ def make_plan(args: argparse.Namespace) -> Plan:
         rates=args.rates or (["1gbit"] if quick else RATES),
     )
     if quick:
-        plan = dataclasses.replace(plan, rounds=1, seconds=0.03, steps=3, turns=3, groups=10)
-    given = {"rounds": args.rounds, "seconds": args.seconds}
+        plan = dataclasses.replace(plan, rounds=1, seconds=0.03)
+        plan = dataclasses.replace(plan, steps=3, turns=3, groups=10)
+    given = {"rounds": args.rounds, "least_rounds": args.rounds, "seconds": args.seconds}
     return dataclasses.replace(plan, **{k: v for k, v in given.items() if v})
 
 

@@ -158,9 +158,10 @@ def _titles(columns: list[tuple[str, int]]) -> list[str]:
 def _host_table(rows: list[Row], facts: dict[str, Any]) -> list[str]:
     columns = _columns(rows, COLUMNS)
     controls = [row["control"] for row in rows]
+    most = max(row["rounds"] for row in rows)
     caption = (
         f"Times faster than gloo in turns in the same processes, over shared memory ("
-        f"{machine(facts)}); geometric mean of {rows[0]['rounds']} rounds of new processes. Two "
+        f"{machine(facts)}); geometric mean of up to {most} rounds of new processes. Two "
         f"groups of gloo differ by chance alone: {min(controls):.2f} to {max(controls):.2f}."
     )
     return [*head(caption, ["", *_titles(columns)]), *_grid(rows, columns)]

@@ -131,6 +131,29 @@ def test_sizes_of_operations(monkeypatch):
     assert not calls.can_run(calls.COMPRESSED)
 
 
+def test_rounds_end_with_the_budget(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(collectives.time, "monotonic", lambda: now)
+
+    def count(seconds, **given):
+        made = []
+
+        def run(measurement, job):
+            nonlocal now
+            now += seconds
+            made.append((job["operations"], job["compare"]))
+            return {"rows": [], "skipped": {"b": "why"}}
+
+        plan = collectives.Plan([], None, [], [], [], [], **given)
+        job = {"operations": ["a", "b"]}
+        collectives.in_rounds(plan, ({}, run), rounds.measure, job, collectives.Found())
+        assert made == [(["a", "b"], True), *[(["a"], False)] * (len(made) - 1)]
+        return len(made)
+
+    assert [count(seconds) for seconds in (1, 37, 38, 51, 1000)] == [4, 4, 3, 2, 2]
+    assert count(1000, rounds=5, least_rounds=5) == 5
+
+
 # ---- rows
 
 
@@ -212,7 +235,7 @@ def test_layouts():
 
 def _document():
     host = [
-        _row("broadcast", 4, ratio=9.0, rounds=4),
+        _row("broadcast", 4, ratio=9.0),
         _row("barrier", 0, ranks=4, ratio=7.5),
         _row("broadcast_object_list", 4, ratio=0.5),
         _row("gather", 16 << 20, ratio=4.5),
@@ -227,7 +250,12 @@ def _document():
         _row("broadcast", 16 << 20, 2, 2, "10gbit", ratio=0.96),
     ]
     for row in host + between:
-        row |= {"control": 1.0, "ratio_p10": row["ratio"] - 0.1, "ratio_p90": row["ratio"] + 0.1}
+        row |= {
+            "control": 1.0,
+            "rounds": 4,
+            "ratio_p10": row["ratio"] - 0.1,
+            "ratio_p90": row["ratio"] + 0.1,
+        }
     copied = [_row("scatter", 16 << 20, of_copy=0.4, copy_gb_per_s=9.0)]
     copied[0] |= {"of_copy_p10": 0.38, "of_copy_p90": 0.43}
     machine = {"simd": "avx2", "cpu": "a CPU", "cores": 2, "torch": "2.13.0", "rounds": 4}
