@@ -31,7 +31,8 @@ from benchmarks._ranks import everyone
 GROUPS = ("gloo", "cgx", "gloo again")
 _SAMPLE_SECONDS, _MOST_CALLS = 3e-3, 400
 _LEAST_TURNS, _MOST_TURNS = 3, 1000
-_LONG_CALL, _LONG_TURN = 0.02, 0.4  # seconds
+_LONG = 4 << 20  # bytes from which a first call is hardly slower than others
+_LONG_TURN = 0.4  # seconds
 _RESAMPLES = 200
 
 Row = dict[str, Any]
@@ -95,7 +96,7 @@ def measure(fields: dict[str, Any]) -> dict[str, Any]:
                     for group in names
                 ]
             runs = {which: _bound(calls.run_of(call, which), groups[which]) for which in groups}
-            taken = samples(runs, job.seconds)
+            taken = samples(runs, job.seconds, nbytes >= _LONG)
             measured.append({"operation": name, "bytes": nbytes, "seconds": slowest(taken)})
     return {"rows": measured, "skipped": skipped, "wrong": wrong}
 
@@ -111,7 +112,7 @@ def measure_copies(fields: dict[str, Any]) -> dict[str, Any]:
             call = calls.OPERATIONS[name](rank, ranks, nbytes)
             x, y = torch.ones(nbytes // 4), torch.ones(nbytes // 4)
             runs = {"cgx": _bound(call.run, group), "copy": lambda x=x, y=y: y.copy_(x)}
-            taken = slowest(samples(runs, job.seconds))
+            taken = slowest(samples(runs, job.seconds, nbytes >= _LONG))
             measured.append(
                 {"operation": name, "bytes": nbytes, "moved": call.moved, "seconds": taken}
             )
@@ -122,12 +123,16 @@ def _bound(run: calls.Run, group: Any) -> Callable[[], object]:
     return lambda: run(group)
 
 
-def samples(runs: dict[str, Callable[[], object]], seconds: float) -> Samples:
+def samples(
+    runs: dict[str, Callable[[], object]], seconds: float, long_calls: bool = False
+) -> Samples:
     """Seconds per call of each, in turns that rotate. Collective: all ranks take equally many."""
     names = list(runs)
-    estimates = _agreed([seconds_per_call(runs[name], 1) for name in names])
-    if max(estimates) < _LONG_CALL:  # else the first call is as good as any
-        estimates = _agreed([seconds_per_call(runs[name], 4) for name in names])
+    estimates = [seconds_per_call(runs[name], 1) for name in names]
+    if not long_calls:
+        estimates = [seconds_per_call(runs[name], 4) for name in names]
+    # The slowest rank's: a rank that only sends may be done long before the others.
+    estimates = [max(*times, 1e-7) for times in zip(*everyone(estimates), strict=True)]
     numbers = [math.ceil(min(max(_SAMPLE_SECONDS / e, 1), _MOST_CALLS)) for e in estimates]
     turn_seconds = sum(n * e for n, e in zip(numbers, estimates, strict=True))
     turns = math.ceil(seconds / turn_seconds)
@@ -140,20 +145,14 @@ def samples(runs: dict[str, Callable[[], object]], seconds: float) -> Samples:
     return taken
 
 
-def _agreed(estimates: list[float]) -> list[float]:
-    """Rank 0's, positive, on every rank: all have to make equally many calls."""
-    agreed = [[max(one, 1e-7) for one in estimates]]
-    dist.broadcast_object_list(agreed)
-    return agreed[0]
-
-
 def slowest(taken: Samples) -> dict[str, float]:
     """The median over the samples, each of its slowest rank. Collective."""
     gathered = everyone(taken)
-    return {
-        name: statistics.median(max(times) for times in zip(*(g[name] for g in gathered)))  # noqa: B905
-        for name in taken
-    }
+    medians = {}
+    for name in taken:
+        samples_of_ranks = zip(*(of_rank[name] for of_rank in gathered), strict=True)
+        medians[name] = statistics.median(max(times) for times in samples_of_ranks)
+    return medians
 
 
 # ---- rows
