@@ -155,15 +155,13 @@ def in_rounds(
 # ---- the parts
 
 
-def host(plan: Plan) -> Found:
-    found = Found()
+def host(plan: Plan, found: Found) -> None:
     operations = [name for name in plan.operations if name != calls.COMPRESSED]
     for ranks in plan.ranks:
         with on_one_host(ranks) as where:
             job = plan.job(operations, plan.sizes or SIZES)
             measured = in_rounds(plan, where, rounds.measure, job, found)
         _show(found, rounds.to_rows(measured, where[0]))
-    return found
 
 
 def sizes_between(plan: Plan, place: Row) -> list[int]:
@@ -174,40 +172,33 @@ def sizes_between(plan: Plan, place: Row) -> list[int]:
     return [nbytes for nbytes in SIZES if longest or nbytes < LONGEST]
 
 
-def between(plan: Plan) -> Found:
-    found = Found()
+def between(plan: Plan, found: Found) -> None:
     operations = [name for name in plan.operations if calls.can_run(name)]
     for context in all_hosts(plan):
         with context as where:
             job = plan.job(operations, sizes_between(plan, where[0]))
             measured = in_rounds(plan, where, rounds.measure, job, found)
         _show(found, rounds.to_rows(measured, where[0]))
-    return found
 
 
-def copies(plan: Plan) -> Found:
-    found = Found()
+def copies(plan: Plan, found: Found) -> None:
     operations = [name for name in calls.COPIED if name in plan.operations]
     for ranks in plan.ranks:
         with on_one_host(ranks) as where:
             job = plan.job(operations, plan.copied)
             measured = in_rounds(plan, where, rounds.measure_copies, job, found)
         _show(found, rounds.to_copy_rows(measured, where[0]))
-    return found
 
 
-def steps(plan: Plan) -> Found:
-    found = Found()
+def steps(plan: Plan, found: Found) -> None:
     two = dataclasses.replace(plan, layouts=[(2, 1)])
     for context in itertools.chain([on_one_host(2)], all_hosts(two)):
         with context as where:
             measured = in_rounds(plan, where, fsdp.measure, {"steps": plan.steps}, found)
         _show(found, rounds.to_rows(measured, where[0]))
-    return found
 
 
-def groups(plan: Plan) -> Found:
-    found = Found()
+def groups(plan: Plan, found: Found) -> None:
     single = [layout for layout in plan.layouts if layout[1] == 1]
     remote = dataclasses.replace(plan, rates=[CREATION_RATE], layouts=single)
     for context in itertools.chain(map(on_one_host, plan.ranks), all_hosts(remote)):
@@ -216,14 +207,12 @@ def groups(plan: Plan) -> Found:
             turns = in_rounds(plan, where, creation.measure_turns, {"turns": plan.turns}, found)
             _show(found, creation.to_rows(turns, place))
             for backend in ("gloo", "cgx") if place["hosts"] == 1 else ():
-                (row,) = run(creation.measure_many, {"backend": backend, "groups": plan.groups})[
-                    "rows"
-                ]
-                _show(found, [place | {"operation": "many groups"} | row])
-    return found
+                job = {"backend": backend, "groups": plan.groups}
+                rows = run(creation.measure_many, job)["rows"]
+                _show(found, [place | {"operation": "many groups"} | row for row in rows])
 
 
-MEASURE: dict[str, Callable[[Plan], Found]] = {
+MEASURE: dict[str, Callable[[Plan, Found], None]] = {
     "host": host,
     "hosts": between,
     "copy": copies,
@@ -325,23 +314,24 @@ def main(argv: list[str] | None = None) -> int:
     if missing:
         document["not_measured"]["collectives between hosts"] = missing
         print(f"no hosts: {missing}", file=sys.stderr)
-    before, both = read(args.json), document
+    both = merged(read(args.json), document, whole=True)
     whole = not any([args.only, args.ranks, args.layouts, args.rates, args.sizes])
     wrong: list[str] = []
     for name in [part for part in PARTS if part in args.part]:
-        begin = time.monotonic()
+        begin, found, complete = time.monotonic(), Found(), False
         print(f"\n-- {name}", flush=True)
-        found = MEASURE[name](plan)
-        seconds = round(time.monotonic() - begin, 1)
-        document["parts"][name] = {"revision": facts["revision"], "seconds": seconds} | (
-            dataclasses.asdict(found)
-        )
+        try:
+            MEASURE[name](plan, found)
+            complete = True
+        finally:  # where a place fails, the others are kept
+            seconds = round(time.monotonic() - begin, 1)
+            part = {"revision": facts["revision"], "seconds": seconds} | dataclasses.asdict(found)
+            facts["seconds"] = round(time.monotonic() - start, 1)
+            both = merged(both, document | {"parts": {name: part}}, whole and complete)
+            if args.json:
+                _command.write_json(Path(args.json), both)
         print(f"{name}: {seconds} s", flush=True)
         wrong += found.wrong
-        facts["seconds"] = round(time.monotonic() - start, 1)
-        both = merged(before, document, whole)
-        if args.json:  # also where a later part fails
-            _command.write_json(Path(args.json), both)
     return _command.finish(args, both, lambda file: text.draw(both, file), wrong)
 
 

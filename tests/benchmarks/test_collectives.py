@@ -154,6 +154,23 @@ def test_rounds_end_with_the_budget(monkeypatch):
     assert count(1000, rounds=5, least_rounds=5) == 5
 
 
+def test_places_that_were_measured_are_kept_where_a_later_one_fails(monkeypatch, tmp_path):
+    file = tmp_path / "out.json"
+    old = [_row("broadcast", n, ratio=1) for n in (4, 8)]
+    document = {"benchmark": "collectives", "parts": {"host": {"rows": old}}}
+    file.write_text(json.dumps(document))
+    new = old[0] | {"ratio": 2}
+
+    def fails(plan, found):
+        found.rows.append(new)
+        raise RuntimeError("the second place")
+
+    monkeypatch.setitem(collectives.MEASURE, "host", fails)
+    with pytest.raises(RuntimeError, match="the second place"):
+        collectives.main(["--part", "host", "--json", str(file)])
+    assert json.loads(file.read_text())["parts"]["host"]["rows"] == [old[1], new]
+
+
 # ---- rows
 
 
