@@ -58,7 +58,7 @@ CREATION_RATE = "1gbit"
 _TIMEOUT = 1200.0
 # Seconds of one place, which all rounds should take.
 BUDGET: dict[_ranks.Measurement, float] = {
-    rounds.measure: 150.0,
+    rounds.measure: 135.0,
     rounds.measure_copies: 40.0,
     fsdp.measure: 50.0,
     creation.measure_turns: 25.0,
