@@ -38,7 +38,9 @@ class Case:
     def __str__(self) -> str:
         reduction = f" {self.reduction}{' rough' * self.rough}" if self.reduction else ""
         kind = str(self.dtype).removeprefix("torch.")
-        return f"{self.op}{reduction} n={self.n} {kind} {self.layout} root={self.root} key={self.key}"
+        return (
+            f"{self.op}{reduction} n={self.n} {kind} {self.layout} root={self.root} key={self.key}"
+        )
 
 
 @dataclasses.dataclass

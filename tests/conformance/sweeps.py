@@ -70,7 +70,7 @@ def small(turn: int, ranks: int, levels: int, every: int = 1) -> Iterator[Case]:
 
 
 def borders(turn: int, ranks: int, levels: int, each: int) -> Iterator[Case]:
-    """`each` (1 or 2) of the borders, other ones in each turn, of each operation, reduction and type."""
+    """`each` (1 or 2) of the borders, other ones in each turn, of each operation and type."""
     build = _Builder(turn, ranks, levels)
     for number, kind in enumerate(kinds()):
         for k in range(each):
@@ -78,9 +78,11 @@ def borders(turn: int, ranks: int, levels: int, each: int) -> Iterator[Case]:
 
 
 def long(turn: int, ranks: int, levels: int) -> Iterator[Case]:
-    """Each of the long sizes of each operation; types and reductions change, other ones in each turn."""
+    """Each of the long sizes of each operation; its types change from turn to turn."""
     build = _Builder(turn, ranks, levels)
     for place, found in enumerate(_of_op(build).values()):
         for number, nbytes in enumerate(LONG):
             kind = found[(len(LONG) * 5 * turn + 11 * number + place) % len(found)]
-            yield from build.case(kind, nbytes // kind[2].itemsize + (turn + number + place) % 3 - 1)
+            yield from build.case(
+                kind, nbytes // kind[2].itemsize + (turn + number + place) % 3 - 1
+            )
