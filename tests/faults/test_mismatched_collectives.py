@@ -147,14 +147,10 @@ def cases() -> dict[str, tuple[Call, Call]]:
 CASES = cases()
 
 
-def run(name: str, group: Any, rank: int, size: int) -> None:
-    CASES[name][rank == ODD](group, rank == ODD, rank, size)
-
-
-def attempt(call: Callable[[], None]) -> tuple[str, str]:
-    """Kind and text of its error."""
+def attempt(name: str, group: Any, rank: int, size: int) -> tuple[str, str]:
+    """Kind and text of the error."""
     try:
-        call()
+        CASES[name][rank == ODD](group, rank == ODD, rank, size)
     except Exception as error:
         return type(error).__name__, str(error)
     return "no error", ""
@@ -168,11 +164,11 @@ def disagree(rank: int, size: int, layout: str) -> list[tuple[str, str, float, s
         print(name, flush=True)
         group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=STUCK + 3))
         begin = time.monotonic()
-        kind, text = attempt(lambda: run(name, group, rank, size))
+        kind, text = attempt(name, group, rank, size)
         seconds = time.monotonic() - begin
         dist.barrier()
         if not text:  # its part was done before the others had found out: it gets the error now
-            kind, text = attempt(lambda: run(name, group, rank, size))
+            kind, text = attempt(name, group, rank, size)
         seen.append((name, kind, seconds, text))
         dist.barrier()
         dist.destroy_process_group(group)

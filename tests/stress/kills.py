@@ -1,4 +1,4 @@
-"""Kills at any moment of a call: every collective and message, short and long, on all communicators.
+"""Kills at any moment of a call: collectives and messages of all lengths, on all communicators.
 
     python -m tests.stress.kills --count 500 [--minutes 30] [--seed 1] [--number 17] [--lanes 2]
 
