@@ -91,3 +91,15 @@ def mismatch_pending(name: str, layout: str) -> bool:
     uneven = call in ("all_to_all", "all_to_all_single", "reduce_scatter")
     lengths = what in ("one value more", "many more", "nothing", "other splits")
     return not ALL and (layout != "shm" or (uneven and lengths))
+
+
+# Longer messages would be killed in their middle, which Gloo does not notice: 8 << 20 later.
+LONGEST_IN_STRESS = (8 << 20) if ALL else (128 << 10)  # bytes of all parts of a call
+
+
+def stress_pending(op: str, hosts: bool) -> bool:
+    """Whether its waits outlast a death or an abort elsewhere (`kill_pending`, `abort_pending`)."""
+    return not ALL and (op in ("any_source", "reduce_elsewhere") or (hosts and op in MESSAGES))
+
+
+MESSAGES = ("batch", "tagged", "any_source")

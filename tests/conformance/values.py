@@ -72,6 +72,11 @@ def _pool() -> Raw:
     return np.random.default_rng(20261129).integers(0, 256, _POOL_BYTES, dtype=np.uint8)
 
 
+def prepare() -> None:
+    """Fills the pool, for processes that are forked later."""
+    _pool()
+
+
 def raw(key: int, rank: int, part: int, nbytes: int) -> Raw:
     """Bytes of part `part` of the input of rank `rank`; read only."""
     start = (key * 31 + rank * 7919 + part * 104_729) % _STARTS
