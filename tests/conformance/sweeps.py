@@ -69,12 +69,12 @@ def small(turn: int, ranks: int, levels: int, every: int = 1) -> Iterator[Case]:
             yield from build.case(found[(7 * n + place) % len(found)], n)
 
 
-def borders(turn: int, ranks: int, levels: int, each: int) -> Iterator[Case]:
-    """`each` (1 or 2) of the borders, other ones in each turn, of each operation and type."""
+def borders(turn: int, ranks: int, levels: int, chosen: range) -> Iterator[Case]:
+    """Some borders of each operation and type: `chosen`, counted from another one for each kind."""
     build = _Builder(turn, ranks, levels)
     for number, kind in enumerate(kinds()):
-        for k in range(each):
-            yield from build.case(kind, BORDERS[(number + 2 * turn + k) % len(BORDERS)])
+        for k in chosen:
+            yield from build.case(kind, BORDERS[(number + k) % len(BORDERS)])
 
 
 def long(turn: int, ranks: int, levels: int) -> Iterator[Case]:
