@@ -1,8 +1,8 @@
 // The `cgx` backend of torch.distributed.
 //
-// Reductions of tensors on the CPU run on the engine; SUM and AVG of fp32, fp16 and bf16 tensors, also
-// of CUDA tensors, compressed where the configuration or the call says so. So do all-gathers that
-// are to be compressed. Everything else goes to the inner backend (Gloo) unchanged and exact.
+// Reductions of tensors on the CPU run on the engine; SUM and AVG of fp32, fp16 and bf16 tensors,
+// also of CUDA tensors, compressed where the configuration or the call says so. So do all-gathers
+// that are to be compressed. Everything else goes to the inner backend (Gloo) unchanged and exact.
 //
 // Thread-safety: as c10d::Backend: collectives of one group are called from one thread at a time,
 // in the same order on all ranks; different groups are independent; abort(), shutdown() and stats
@@ -147,7 +147,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   WorkPtr all_reduce_exactly(Tensors& tensors, const c10d::AllreduceOptions& opts);
   WorkPtr reduce_scatter_exactly(at::Tensor& output, at::Tensor& input,
                                  const c10d::ReduceScatterOptions& opts);
-  /// The codec that the group's configuration gives a reduce-scatter; the raw one where it has none.
+  /// The codec that the group's configuration gives a reduce-scatter: the raw one if none.
   std::shared_ptr<const Codec> reduce_scatter_codec_for(const at::Tensor& output,
                                                         const at::Tensor& input,
                                                         const c10d::ReduceOp& op) const;

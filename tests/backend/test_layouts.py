@@ -293,8 +293,8 @@ def refusals(rank: int, size: int) -> list[str]:
             "all_reduce": lambda shared=shared: dist.all_reduce(shared),
             "reduce": lambda shared=shared: dist.reduce(shared, 0),
             "reduce_scatter": lambda shared=shared, ones=ones: dist.reduce_scatter(shared, ones),
-            "reduce_scatter_tensor": lambda shared=shared, whole=whole: (
-                dist.reduce_scatter_single(shared, whole)
+            "reduce_scatter_tensor": lambda shared=shared, whole=whole: dist.reduce_scatter_single(
+                shared, whole
             ),
         }
         if rank == 0:  # only the destination has outputs

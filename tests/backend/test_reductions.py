@@ -220,7 +220,9 @@ def refused(rank: int, size: int) -> None:
             with pytest.raises(error, match=text):
                 call()
     # torch itself takes complex tensors as real ones in all_reduce, and refuses other ops.
-    with pytest.raises(ValueError, match="MAX of complex64 values: complex values can only be summed"):
+    with pytest.raises(
+        ValueError, match="MAX of complex64 values: complex values can only be summed"
+    ):
         dist.reduce(torch.ones(4, dtype=torch.complex64), 0, dist.ReduceOp.MAX)
     tensor = torch.ones(5)
     dist.all_reduce(tensor)  # nothing was sent

@@ -31,8 +31,8 @@ struct MessageHeader {
   uint32_t round = 0;
   uint16_t sender = 0;
   uint8_t flags = 0;
-  uint8_t family = 0;      // of the first compressed layer's codec; 0: no layer is compressed
-  uint32_t config = 0;     // of that codec: the low half of its configuration's hash
+  uint8_t family = 0;   // of the first compressed layer's codec; 0: no layer is compressed
+  uint32_t config = 0;  // of that codec: the low half of its configuration's hash
   /// With kStep: the low half of the step; of a reduce: the root. For error messages.
   uint32_t layers = 0;
   uint64_t plan_hash = 0;  // with kStep: mixed with the step
@@ -65,8 +65,8 @@ void write_header(std::byte* message, const CallIdentity& call, size_t round, si
 /// in another call.
 void check_call(const Message& beginning, const CallIdentity& call, size_t round, int sender);
 
-/// Checks a received message against the call; returns its MessageHeader::Flags. MismatchError that names both
-/// sides otherwise.
+/// Checks a received message against the call; returns its MessageHeader::Flags. MismatchError that
+/// names both sides otherwise.
 uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
                      size_t payload_bytes);
 
