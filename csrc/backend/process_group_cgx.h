@@ -155,7 +155,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   WorkPtr all_reduce_exactly(Tensors& tensors, const c10d::AllreduceOptions& opts);
   WorkPtr reduce_scatter_exactly(at::Tensor& output, at::Tensor& input,
                                  const c10d::ReduceScatterOptions& opts);
-  /// The codec that the group's configuration gives a reduce-scatter; the raw one where it has none.
+  /// The codec that the group's configuration gives a reduce-scatter: the raw one if none.
   std::shared_ptr<const Codec> reduce_scatter_codec_for(const at::Tensor& output,
                                                         const at::Tensor& input,
                                                         const c10d::ReduceOp& op) const;
