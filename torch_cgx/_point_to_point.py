@@ -147,7 +147,7 @@ def irecv(
     config: Any = None,
 ) -> dist.Work | None:
     """As `recv`, but returns a Work at once. Its wait() decodes the values into `tensor`, as does
-    is_completed() where it returns True, and its future.
+    is_completed() where it returns True.
     """
     if not_a_member(group, "irecv"):
         return None
