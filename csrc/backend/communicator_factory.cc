@@ -49,6 +49,11 @@ Communicators CommunicatorFactory::connect_host(const Topology& topology,
                                                 Rendezvous& rendezvous) const {
   Communicators communicators{topology, group_.rank, nullptr, nullptr,
                               communicator_name(for_host(group_.config), topology)};
+  if (group_.on_one_host && group_.config.intra == CommunicatorKind::kShm) {
+    // Each rank waits for the outcome on all others: nothing is left to confirm.
+    connect_intra(communicators);
+    return communicators;
+  }
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
   if (group_.on_one_host || topology.two_levels()) {
     connect_level("inner", rendezvous, [&] { connect_intra(communicators); });

@@ -10,6 +10,7 @@
 #include "backend/call_options.h"
 #include "backend/gpu/lane.h"
 #include "backend/work/call_record.h"
+#include "reduce/moves/move.h"
 #include "reduce/plan/plan.h"
 
 namespace cgx {
@@ -22,6 +23,11 @@ struct EngineCall {
     at::Tensor result;         // the caller's: gets a copy of `output` if that is another tensor
   };
 
+  /// What is left to do when the values are there.
+  struct LastCopy {
+    at::Tensor from, to;
+  };
+
   CallShape shape;
   const char* title;        // for profilers: "cgx:all_reduce"
   Tensors inputs, outputs;  // the caller's
@@ -30,6 +36,10 @@ struct EngineCall {
   bool average;
   CallOptions options;
   std::string why;  // the codec, for the log
+  // Run after the parts; `moved` is the memory of their pieces.
+  std::vector<Move> moves{};
+  Tensors moved{};
+  std::vector<LastCopy> copies{};
 };
 
 }  // namespace cgx

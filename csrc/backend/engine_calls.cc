@@ -1,10 +1,15 @@
 #include "backend/engine_calls.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/mul.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "codec/feedback.h"
+#include "tensors/dtypes.h"
 #include "tensors/gpu/stream.h"
 #include "tensors/memory.h"
 
@@ -78,12 +83,89 @@ void check_residual(const char* what, const at::Tensor& residual, const at::Tens
                     "cgx: ", what, ": the residual shares memory with the input or the output");
 }
 
+// The engine's name for the op; AVG divides, PREMUL_SUM multiplies before.
+Combine combine_of(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::MIN:
+      return Combine::kMin;
+    case c10d::ReduceOp::MAX:
+      return Combine::kMax;
+    case c10d::ReduceOp::PRODUCT:
+      return Combine::kProduct;
+    case c10d::ReduceOp::BAND:
+      return Combine::kBitAnd;
+    case c10d::ReduceOp::BOR:
+      return Combine::kBitOr;
+    case c10d::ReduceOp::BXOR:
+      return Combine::kBitXor;
+    default:
+      return Combine::kSum;
+  }
+}
+
+bool averages(const c10d::ReduceOp& op) { return op.op_ == c10d::ReduceOp::AVG; }
+
+bool premultiplies(const c10d::ReduceOp& op) { return op.op_ == c10d::ReduceOp::PREMUL_SUM; }
+
+void check_op(const char* what, const c10d::ReduceOp& op, const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  TORCH_CHECK_TYPE(!averages(op) || type != at::kBool, "cgx: ", what,
+                   " AVG of a bool tensor is not supported; SUM (any of them), MIN and MAX are");
+  TORCH_CHECK_TYPE(!premultiplies(op) || codec_type(type) || type == at::kDouble, "cgx: ", what,
+                   " PREMUL_SUM of a ", type,
+                   " tensor; allowed: float32, float16, bfloat16, float64");
+}
+
+// This rank's values, dense, as it contributes them: of PREMUL_SUM times the factor, in other memory.
+at::Tensor contribution(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const at::Tensor plain = readable(tensor);
+  if (!premultiplies(op)) return plain;
+  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK_VALUE(factor != nullptr, "cgx: PREMUL_SUM without a factor");
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  if (!factor->tensor_factor.defined()) return at::mul(plain, factor->double_factor);
+  return at::mul(plain, factor->tensor_factor.reshape({}).to(plain.options()));
+}
+
+// True if the tensors lie one behind the other in one storage.
+bool adjoin(const Tensors& tensors) {
+  const auto* next = static_cast<const char*>(tensors.front().const_data_ptr());
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_contiguous() || tensor.is_neg() || tensor.is_conj()) return false;
+    if (tensor._is_zerotensor() || !tensor.storage().is_alias_of(tensors.front().storage()) ||
+        tensor.const_data_ptr() != next) {
+      return false;
+    }
+    next += tensor.nbytes();
+  }
+  return true;
+}
+
+// The values of tensors of one length, one behind the other.
+at::Tensor joined(const Tensors& tensors) {
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const auto count = static_cast<int64_t>(tensors.size());
+  const int64_t each = tensors.front().numel();
+  if (each > 0 && adjoin(tensors)) {
+    return tensors.front().as_strided({count * each}, {1});
+  }
+  Tensors flat;
+  for (const at::Tensor& tensor : tensors) flat.push_back(readable(tensor).view({-1}));
+  return at::cat(flat);
+}
+
 int bits_of(const Plan& plan) {
   const Layer* first = plan.first_compressed();
   return first != nullptr ? first->codec->bits() : 0;
 }
 
 }  // namespace
+
+std::optional<DType> reduced_dtype(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) return engine_dtype(tensor);
+  const std::optional<DType> known = dtype_of(tensor.scalar_type());
+  return known && kReduced.has(*known) ? known : std::nullopt;
+}
 
 GpuLane* EngineCalls::lane_of(const at::Tensor& tensor) {
   return tensor.device().is_cpu() ? nullptr : &gpu_.lane(tensor);
@@ -102,9 +184,12 @@ EngineCall EngineCalls::all_reduce(const Tensors& tensors, const c10d::ReduceOp&
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
     // and breaks nothing.
     check_same_device("all_reduce", tensors.front(), tensors[i]);
-    const at::Tensor memory = dense("all_reduce", tensors[i]);
-    parts.push_back({engine_of(lane).plan_all_reduce(layers[i], *engine_dtype(tensors[i])), memory,
-                     memory, tensors[i]});
+    check_op("all_reduce", op, tensors[i]);
+    at::Tensor memory = dense("all_reduce", tensors[i]);
+    auto plan = engine_of(lane).plan_all_reduce(layers[i], *reduced_dtype(tensors[i]),
+                                                combine_of(op));
+    if (premultiplies(op)) memory = contribution(memory, op);
+    parts.push_back({std::move(plan), memory, memory, tensors[i]});
     values += tensors[i].numel();
     hash = hash * 31 + parts.back().plan->hash;
   }
@@ -118,37 +203,114 @@ EngineCall EngineCalls::all_reduce(const Tensors& tensors, const c10d::ReduceOp&
       .outputs = tensors,
       .lane = lane,
       .parts = std::move(parts),
-      .average = op.op_ == c10d::ReduceOp::AVG,
+      .average = averages(op),
       .options = call,
       .why = std::move(why),
   };
 }
 
-EngineCall EngineCalls::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+EngineCall EngineCalls::reduce_scatter(const Tensors& outputs, const Tensors& inputs,
                                        const c10d::ReduceOp& op,
-                                       const std::shared_ptr<const Codec>& codec,
+                                       const std::vector<std::shared_ptr<const Codec>>& codecs,
                                        const CallOptions& call, std::string why) {
-  refuse_in_capture("reduce_scatter", input);
-  check_shards("reduce_scatter", input, output, group_.size, input);
-  check_same_device("reduce_scatter", input, output);
-  check_residual("reduce_scatter", call.residual, input, output, {{0, codec}});
-  const at::Tensor out = dense("reduce_scatter", output);
-  at::Tensor in = readable(input);
-  in = apart(in, out, part_of(in, out, group_.rank));
-  GpuLane* const lane = lane_of(input);
-  auto plan = engine_of(lane).plan_shards(
-      Operation::kReduceScatter, static_cast<size_t>(output.numel()), codec, *engine_dtype(input));
+  refuse_in_capture("reduce_scatter", inputs.front());
+  GpuLane* const lane = lane_of(inputs.front());
+  std::vector<EngineCall::Part> parts;
+  int64_t values = 0;
+  uint64_t hash = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor &input = inputs[i], &output = outputs[i];
+    check_shards("reduce_scatter", input, output, group_.size, input);
+    check_same_device("reduce_scatter", input, output);
+    check_same_device("reduce_scatter", inputs.front(), input);
+    check_op("reduce_scatter", op, input);
+    check_residual("reduce_scatter", call.residual, input, output, {{0, codecs[i]}});
+    auto plan = engine_of(lane).plan_shards(Operation::kReduceScatter,
+                                            static_cast<size_t>(output.numel()), codecs[i],
+                                            *reduced_dtype(input), combine_of(op));
+    const at::Tensor out = dense("reduce_scatter", output);
+    at::Tensor in = contribution(input, op);
+    in = apart(in, out, part_of(in, out, group_.rank));
+    values += input.numel();
+    hash = hash * 31 + plan->hash;
+    parts.push_back({std::move(plan), in, out, output});
+  }
+  const int bits = bits_of(*parts.front().plan);
   return {
-      .shape = {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), input.numel(), -1,
-                true, false, plan->hash, bits_of(*plan)},
+      .shape = {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, outputs.front().scalar_type(), values,
+                -1, true, false, hash, bits},
       .title = "cgx:reduce_scatter",
-      .inputs = {input},
-      .outputs = {output},
+      .inputs = inputs,
+      .outputs = outputs,
       .lane = lane,
-      .parts = {{plan, in, out, output}},
-      .average = op.op_ == c10d::ReduceOp::AVG,
+      .parts = std::move(parts),
+      .average = averages(op),
       .options = call,
       .why = std::move(why),
+  };
+}
+
+EngineCall EngineCalls::reduce_scatter_list(const at::Tensor& output, const Tensors& inputs,
+                                            const c10d::ReduceOp& op, const CallOptions& call) {
+  check_op("reduce_scatter", op, output);
+  const DType dtype = *reduced_dtype(output);
+  const at::Tensor out = dense("reduce_scatter", output);
+  const bool even = std::all_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+    return input.numel() == output.numel();
+  });
+  std::vector<EngineCall::Part> parts;
+  int64_t values = 0;
+  if (even) {
+    const at::Tensor whole = contribution(joined(inputs), op);
+    const at::Tensor in = apart(whole, out, part_of(whole, out, group_.rank));
+    values = whole.numel();
+    auto plan =
+        engine_.plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
+                            raw_codec(), dtype, combine_of(op));
+    parts.push_back({std::move(plan), in, out, output});
+  } else {
+    // To each rank its own, one after the other. The output may be an input that is read later.
+    values = CallShape::kUneven;
+    for (int rank = 0; rank < group_.size; ++rank) {
+      const at::Tensor& input = inputs[static_cast<size_t>(rank)];
+      at::Tensor in = contribution(input, op);
+      if (share_memory(in, out)) in = in.clone();
+      auto plan = engine_.plan_reduce(static_cast<size_t>(input.numel()), dtype, combine_of(op),
+                                      rank);
+      const bool mine = rank == group_.rank;
+      parts.push_back({std::move(plan), in, mine ? out : in, mine ? output : in});
+    }
+  }
+  return {
+      .shape = {c10d::OpType::REDUCE_SCATTER, op.op_, output.scalar_type(), values, -1, true},
+      .title = "cgx:reduce_scatter",
+      .inputs = inputs,
+      .outputs = {output},
+      .lane = nullptr,
+      .parts = std::move(parts),
+      .average = averages(op),
+      .options = call,
+      .why = "exact values",
+  };
+}
+
+EngineCall EngineCalls::reduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int root,
+                               const CallOptions& call) {
+  check_op("reduce", op, tensor);
+  auto plan = engine_.plan_reduce(static_cast<size_t>(tensor.numel()), *reduced_dtype(tensor),
+                                  combine_of(op), root);
+  check_writable("reduce", tensor, /*lazy=*/false);
+  const at::Tensor in = contribution(tensor, op);
+  return {
+      .shape = {c10d::OpType::REDUCE, op.op_, tensor.scalar_type(), tensor.numel(), root, true},
+      .title = "cgx:reduce",
+      .inputs = {tensor},
+      .outputs = {tensor},
+      .lane = nullptr,
+      .parts = {{std::move(plan), in, in, group_.rank == root ? tensor : in}},
+      .average = averages(op),
+      .options = call,
+      .why = "exact values",
   };
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,14 @@
 
 namespace cgx {
 
-/// Tensors are such as have an engine_dtype(). `why`: the codec, for the log. ValueError: tensors
-/// that do not fit each other.
+/// The type of a tensor that the engine can reduce: dense, on the CPU; on a GPU one that codecs
+/// take. None for other tensors.
+std::optional<DType> reduced_dtype(const at::Tensor& tensor);
+
+/// Tensors of reductions are such as have a reduced_dtype(), others such as have an engine_dtype().
+/// `why`: the codec, for the log. ValueError: tensors that do not fit each other, an op that their
+/// type has not. TypeError: AVG of bool, PREMUL_SUM of a type other than float32, float16, bfloat16
+/// and float64.
 class EngineCalls {
  public:
   /// All outlive this object. `engine`: for tensors of the host.
@@ -26,9 +33,16 @@ class EngineCalls {
   EngineCall all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
                         const std::vector<std::vector<Layer>>& layers, const CallOptions& call,
                         std::string why);
-  EngineCall reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                            const c10d::ReduceOp& op, const std::shared_ptr<const Codec>& codec,
+  /// Of each output from the input of the same number, in one call; codecs[i] is theirs.
+  EngineCall reduce_scatter(const Tensors& outputs, const Tensors& inputs, const c10d::ReduceOp& op,
+                            const std::vector<std::shared_ptr<const Codec>>& codecs,
                             const CallOptions& call, std::string why);
+  /// inputs[r] is for rank r; those for other ranks may have other lengths.
+  EngineCall reduce_scatter_list(const at::Tensor& output, const Tensors& inputs,
+                                 const c10d::ReduceOp& op, const CallOptions& call);
+  /// Only the root's tensor is written.
+  EngineCall reduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int root,
+                    const CallOptions& call);
   EngineCall all_gather(const at::Tensor& output, const at::Tensor& input,
                         const std::shared_ptr<const Codec>& codec, const CallOptions& call,
                         std::string why);

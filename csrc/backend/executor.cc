@@ -38,6 +38,8 @@ Tensors memory_of(const EngineCall& call) {
   for (const EngineCall::Part& part : call.parts) {
     memory.insert(memory.end(), {part.input, part.output, part.result});
   }
+  memory.insert(memory.end(), call.moved.begin(), call.moved.end());
+  for (const EngineCall::LastCopy& copy : call.copies) memory.push_back(copy.to);
   if (call.options.residual.defined()) memory.push_back(call.options.residual);
   return memory;
 }
@@ -189,6 +191,14 @@ void Executor::run_parts(const EngineCall& call, const Deadline& deadline, CallR
     run_plan(engine, call, part, deadline, record);
     if (!part.output.is_same(part.result)) part.result.copy_(part.output);
   }
+  for (const Move& move : call.moves) {
+    record.served_by(move.plan, engine.communicator());
+    const uint64_t before = engine.stats().bytes_sent;
+    engine.run_move(move, deadline, record.number, residual_of(call.options.residual),
+                    call.options.key);
+    record.count_sent(engine.stats().bytes_sent - before);
+  }
+  for (const EngineCall::LastCopy& copy : call.copies) copy.to.copy_(copy.from);
 }
 
 void Executor::run_plan(Engine& engine, const EngineCall& call, const EngineCall::Part& part,

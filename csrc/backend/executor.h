@@ -34,6 +34,8 @@ class Executor {
   /// RuntimeError in a forked child and after close(); the first cause after a failure.
   void check_usable(const char* what) const;
 
+  Engine& engine() const { return engine_; }
+
   /// Begins a collective, whose plans run in their turn. To be called after check_usable().
   WorkPtr run(EngineCall call);
 

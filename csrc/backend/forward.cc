@@ -1,10 +1,8 @@
-// Collectives that are not compressible reductions: handed to the inner backend unchanged.
+// Collectives that reduce nothing: tensors of the host on the engine, others on the inner backend.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -98,6 +96,11 @@ WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& 
 }
 
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  executor_->check_usable("broadcast");
+  if (tensors.size() == 1 && MoveCalls::serves(tensors)) {
+    return executor_->run(move_calls_->broadcast(tensors.front(), opts.rootRank, raw_codec(),
+                                                 {opts.timeout, opts.asyncOp}, ""));
+  }
   check_root("broadcast", opts.rootRank, group_.size);
   check_writable("broadcast", tensors);
   return forwarder_->through_copies(
@@ -108,10 +111,8 @@ WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOption
       });
 }
 
-WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  check_root("reduce", opts.rootRank, group_.size);
+WorkPtr ProcessGroupCGX::forward_reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   check_reducible("reduce", tensors);
-  check_writable("reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::REDUCE, tensors, static_cast<int>(opts.rootRank));
   shape.reduce = opts.reduceOp.op_;
   c10d::ReduceOptions inner = opts;
@@ -128,7 +129,13 @@ WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opt
 
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                    const c10d::AllgatherOptions& opts) {
+  executor_->check_usable("all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1, "cgx: all_gather: expected one list of outputs");
+  const at::Tensor& input = single("all_gather", inputs);
+  if (MoveCalls::serves(input) && MoveCalls::serves(outputs.front())) {
+    return executor_->run(
+        move_calls_->all_gather(outputs.front(), input, {opts.timeout, opts.asyncOp}));
+  }
   check_list("all_gather", "outputs", outputs.front().size(), static_cast<size_t>(group_.size));
   check_alike("all_gather", outputs.front(), first_of(inputs));
   check_writable("all_gather", outputs);
@@ -145,6 +152,10 @@ WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& input
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
                                             const c10d::AllgatherOptions& opts) {
+  if (MoveCalls::serves({input, output})) {
+    return executor_->run(
+        move_calls_->all_gather_single(output, input, {opts.timeout, opts.asyncOp}));
+  }
   check_same_type("all_gather", {output}, input);
   check_writable("all_gather", output);
   const at::Tensor sent = readable(input);
@@ -160,6 +171,11 @@ WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& inpu
 
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const c10d::AllgatherOptions& opts) {
+  executor_->check_usable("all_gather_coalesced");
+  if (MoveCalls::serves(inputs) && MoveCalls::serves(flatten(outputs))) {
+    return executor_->run(
+        move_calls_->all_gather_coalesced(outputs, inputs, {opts.timeout, opts.asyncOp}));
+  }
   check_same_type("all_gather_coalesced", inputs, first_of(inputs));
   check_same_type("all_gather_coalesced", flatten(outputs), first_of(inputs));
   check_writable("all_gather_coalesced", outputs);
@@ -182,6 +198,12 @@ WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tens
 
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                 const c10d::GatherOptions& opts) {
+  executor_->check_usable("gather");
+  const Tensors list = flatten(outputs);
+  if (MoveCalls::serves(single("gather", inputs)) && (list.empty() || MoveCalls::serves(list))) {
+    return executor_->run(move_calls_->gather(outputs, inputs.front(), opts.rootRank,
+                                              {opts.timeout, opts.asyncOp}));
+  }
   check_root("gather", opts.rootRank, group_.size);
   check_lists("gather", "outputs", outputs, group_.rank, opts.rootRank, group_.size);
   check_alike("gather", flatten(outputs), first_of(inputs));
@@ -200,6 +222,12 @@ WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
 
 WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                  const c10d::ScatterOptions& opts) {
+  executor_->check_usable("scatter");
+  const Tensors list = flatten(inputs);
+  if (MoveCalls::serves(single("scatter", outputs)) && (list.empty() || MoveCalls::serves(list))) {
+    return executor_->run(move_calls_->scatter(outputs.front(), inputs, opts.rootRank,
+                                               {opts.timeout, opts.asyncOp}));
+  }
   check_root("scatter", opts.rootRank, group_.size);
   check_lists("scatter", "inputs", inputs, group_.rank, opts.rootRank, group_.size);
   check_alike("scatter", flatten(inputs), first_of(outputs));
@@ -215,16 +243,9 @@ WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
       });
 }
 
-WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                        const c10d::ReduceScatterOptions& opts) {
+WorkPtr ProcessGroupCGX::forward_reduce_scatter_list(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                     const c10d::ReduceScatterOptions& opts) {
   check_reducible("reduce_scatter", outputs);
-  check_writable("reduce_scatter", outputs);
-  TORCH_CHECK_VALUE(inputs.size() == 1, "cgx: reduce_scatter: expected one list of inputs");
-  check_list("reduce_scatter", "inputs", inputs.front().size(), static_cast<size_t>(group_.size));
-  check_same_type("reduce_scatter", inputs.front(), first_of(outputs));
-  // The parts may be of different lengths.
-  check_alike("reduce_scatter", {inputs.front()[static_cast<size_t>(group_.rank)]},
-              first_of(outputs));
   CallShape shape = uneven_shape_of(c10d::OpType::REDUCE_SCATTER, outputs);
   shape.reduce = opts.reduceOp.op_;
   c10d::ReduceScatterOptions inner = opts;
@@ -266,6 +287,12 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                                        std::vector<int64_t>& output_splits,
                                        std::vector<int64_t>& input_splits,
                                        const c10d::AllToAllOptions& opts) {
+  executor_->check_usable("all_to_all_single");
+  if (MoveCalls::serves({output, input})) {
+    return executor_->run(move_calls_->all_to_all_single(output, input, output_splits, input_splits,
+                                                         raw_codec(),
+                                                         {opts.timeout, opts.asyncOp}, ""));
+  }
   check_same_type("all_to_all_single", {output}, input);
   check_writable("all_to_all_single", output);
   for (const auto& [tensor, splits] : {std::pair(output, output_splits), {input, input_splits}}) {
@@ -278,54 +305,28 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                             input_splits, opts);
 }
 
-// CPU tensors go through one buffer, as an all-to-all of a single tensor: Gloo has none of lists
-// before torch 2.12, and one for equal sizes only after.
 WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
   executor_->check_usable("all_to_all");
+  if (MoveCalls::serves(outputs) && MoveCalls::serves(inputs)) {
+    return executor_->run(
+        move_calls_->all_to_all(outputs, inputs, {opts.timeout, opts.asyncOp}));
+  }
   check_list("all_to_all", "inputs", inputs.size(), static_cast<size_t>(group_.size));
   check_list("all_to_all", "outputs", outputs.size(), static_cast<size_t>(group_.size));
   for (const Tensors* tensors : {&inputs, &outputs}) {
     check_same_type("all_to_all", *tensors, inputs.front());
   }
   check_writable("all_to_all", outputs);
-  if (!first_of(inputs).device().is_cpu()) {
-    const Tensors sent = readable(inputs);
-    return forwarder_->through_copies(
-        uneven_shape_of(c10d::OpType::ALLTOALL, inputs), "cgx:all_to_all", inputs, outputs, false,
-        opts.timeout, [&](Tensors& dense) {
-          const bool bytes = needs_bytes(first_of(sent));
-          Tensors out = bytes ? as_bytes(dense) : dense;
-          Tensors in = bytes ? as_bytes(sent) : sent;
-          return forwarder_->backend_for(first_of(out))->alltoall(out, in, opts);
-        });
-  }
-  const auto splits_of = [](const Tensors& tensors) {
-    std::vector<int64_t> splits;
-    for (const at::Tensor& tensor : tensors) splits.push_back(tensor.numel());
-    return splits;
-  };
-  std::vector<int64_t> output_splits = splits_of(outputs), input_splits = splits_of(inputs);
-  const auto buffer_for = [](const std::vector<int64_t>& splits, const at::Tensor& like) {
-    return at::empty({std::accumulate(splits.begin(), splits.end(), int64_t{0})}, like.options());
-  };
-  at::Tensor out = buffer_for(output_splits, outputs.front());
-  at::Tensor in = buffer_for(input_splits, inputs.front());
-  {
-    at::AutoDispatchBelowADInplaceOrView no_autograd;
-    const Tensors parts = in.split_with_sizes(input_splits);
-    for (size_t i = 0; i < inputs.size(); ++i) parts[i].copy_(inputs[i].reshape({-1}));
-  }
-  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order. It takes
-  // the splits away.
-  WorkPtr work = forward_all_to_all(out, in, output_splits, input_splits, opts);
-  return forwarder_->after("cgx:all_to_all", work, outputs, {in, out}, opts.timeout,
-                           [in, out, outputs, splits_of] {
-                             const Tensors parts = out.split_with_sizes(splits_of(outputs));
-                             for (size_t i = 0; i < outputs.size(); ++i) {
-                               outputs[i].copy_(parts[i].view(outputs[i].sizes()));
-                             }
-                           });
+  const Tensors sent = readable(inputs);
+  return forwarder_->through_copies(
+      uneven_shape_of(c10d::OpType::ALLTOALL, inputs), "cgx:all_to_all", inputs, outputs, false,
+      opts.timeout, [&](Tensors& dense) {
+        const bool bytes = needs_bytes(first_of(sent));
+        Tensors out = bytes ? as_bytes(dense) : dense;
+        Tensors in = bytes ? as_bytes(sent) : sent;
+        return forwarder_->backend_for(first_of(out))->alltoall(out, in, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
@@ -379,10 +380,8 @@ WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
 }
 
 WorkPtr ProcessGroupCGX::barrier(const c10d::BarrierOptions& opts) {
-  CallShape shape;
-  shape.op = c10d::OpType::BARRIER;
-  return forwarder_->forward(shape, {}, {}, opts.timeout,
-                             [&] { return inner_->gloo()->barrier(opts); });
+  executor_->check_usable("barrier");
+  return executor_->run(move_calls_->barrier({opts.timeout, opts.asyncOp}));
 }
 
 }  // namespace cgx

@@ -79,6 +79,9 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
                                           group_.rank == 0 && group_.logs(LogLevel::kWarn));
   const EngineOptions options = engine_options(for_host(group_.config), topology);
   inner_ = std::make_unique<InnerBackends>(group_);
+  const bool lazily = group_.size == 1 || (group_.on_one_host && for_host(group_.config).intra ==
+                                                                     CommunicatorKind::kShm);
+  if (!lazily) inner_->connect_gloo();
   messages_ = std::make_unique<GlooMessages>(group_.rank);
   engine_ = std::make_unique<Engine>(CommunicatorFactory(group_).connect_host(topology, rendezvous),
                                      options, [watchdog = group_.watchdog](Failure failure) {
@@ -88,11 +91,12 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
   autotuner_ = make_autotuner(group_, *engine_);
   gpu_ = std::make_unique<GpuGroup>(group_, *engine_);
   engine_calls_ = std::make_unique<EngineCalls>(group_, *engine_, *gpu_);
+  move_calls_ = std::make_unique<MoveCalls>(group_, *engine_);
   executor_ = std::make_unique<Executor>(group_, *engine_, autotuner_.get(), *gpu_, coalescing_,
                                          onCompletionHook_);
   forwarder_ = std::make_unique<Forwarder>(group_, *inner_, coalescing_, *executor_);
   if (group_.logs(LogLevel::kInfo)) log_group(group_, *engine_, *policy_);
-  group_.watchdog->attach(engine_.get(), inner_->gloo());
+  group_.watchdog->attach(engine_.get(), lazily ? nullptr : inner_->gloo());
 }
 
 ProcessGroupCGX::~ProcessGroupCGX() {
@@ -135,7 +139,7 @@ void ProcessGroupCGX::waitForPendingWorks() { executor_->wait_idle(); }
 
 void ProcessGroupCGX::enableCollectivesTiming() {
   // Works of the engine always have a duration; the inner backend may need this call.
-  inner_->gloo()->enableCollectivesTiming();
+  inner_->enable_timing();
 }
 
 c10d::ErrorType ProcessGroupCGX::getError() { return executor_->error(); }

@@ -1,8 +1,8 @@
 // The `cgx` backend of torch.distributed.
 //
-// SUM and AVG all-reduces of fp32, fp16 and bf16 tensors run on the engine, compressed where the
-// configuration or the call says so; so do reduce-scatters and all-gathers that are to be
-// compressed. Everything else goes to the inner backend (Gloo) unchanged and exact.
+// Collectives of tensors of the host run on the engine, compressed where the configuration or the
+// call says so. What the engine does not run (docs/how_it_works.md lists it) goes to an inner
+// backend, Gloo or NCCL, unchanged and exact.
 //
 // Thread-safety: as c10d::Backend: collectives of one group are called from one thread at a time,
 // in the same order on all ranks; different groups are independent; abort(), shutdown() and stats
@@ -28,6 +28,7 @@
 #include "backend/inner/gloo_messages.h"
 #include "backend/inner/inner_backends.h"
 #include "backend/left_over.h"
+#include "backend/move_calls.h"
 #include "reduce/engine.h"
 #include "reduce/tuning/autotuner.h"
 
@@ -82,6 +83,10 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& opts) override;
 
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+
   // --- explicit calls of torch_cgx.*
   /// Layers must add up to the tensor. A compressed layer of a tensor that the engine does not take
   /// is an error.
@@ -110,7 +115,6 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   // --- everything else: the inner backend (forward.cc)
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
-  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions& opts) override;
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -119,8 +123,6 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
                  const c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& opts) override;
-  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                         const c10d::ReduceScatterOptions& opts) override;
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& opts) override;
@@ -142,6 +144,17 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   /// compresses it.
   void refuse_other_devices(const char* what, const at::Tensor& tensor, const c10d::ReduceOp& op,
                             bool compresses) const;
+  /// An all-reduce of exact values, on the engine where the tensors are the host's.
+  WorkPtr all_reduce_exactly(Tensors& tensors, const c10d::AllreduceOptions& opts);
+  WorkPtr reduce_scatter_exactly(at::Tensor& output, at::Tensor& input,
+                                 const c10d::ReduceScatterOptions& opts);
+  /// The codec that the group's configuration gives a reduce-scatter; the raw one where it has none.
+  std::shared_ptr<const Codec> reduce_scatter_codec_for(const at::Tensor& output,
+                                                        const at::Tensor& input,
+                                                        const c10d::ReduceOp& op) const;
+  WorkPtr forward_reduce(Tensors& tensors, const c10d::ReduceOptions& opts);
+  WorkPtr forward_reduce_scatter_list(Tensors& outputs, std::vector<Tensors>& inputs,
+                                      const c10d::ReduceScatterOptions& opts);
   WorkPtr forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts);
   WorkPtr forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
                                  const c10d::ReduceScatterOptions& opts);
@@ -171,6 +184,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   std::unique_ptr<Autotuner> autotuner_;
   std::unique_ptr<GpuGroup> gpu_;
   std::unique_ptr<EngineCalls> engine_calls_;
+  std::unique_ptr<MoveCalls> move_calls_;
   Coalescing coalescing_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Forwarder> forwarder_;

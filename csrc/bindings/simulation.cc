@@ -21,6 +21,10 @@ const char* text_of(Algorithm algorithm) {
       return "ring";
     case Algorithm::kDirect:
       return "direct";
+    case Algorithm::kPairwise:
+      return "pairwise";
+    case Algorithm::kTree:
+      return "tree";
   }
   return "unknown";
 }

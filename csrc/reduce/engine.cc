@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/float_mode.h"
+#include "reduce/moves/moves.h"
 #include "reduce/plan/call_text.h"
 #include "reduce/schedule/host_stages.h"
 #include "reduce/schedule/two_levels.h"
@@ -97,8 +98,21 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
     case Operation::kAllGather:
       return two_levels ? all_gather_two_levels(call, input, output)
                         : all_gather(call, input, output);
+    case Operation::kReduce:
+      return two_levels ? reduce_two_levels(call, input, output) : reduce(call, input, output);
     default:
       throw Error(str_of("no schedule for ", name_of(call.plan.operation)));
+  }
+}
+
+void Engine::dispatch(Call& call, const Move& move) {
+  switch (move.plan->operation) {
+    case Operation::kBroadcast:
+      return broadcast(call, move, options_);
+    case Operation::kBarrier:
+      return barrier(call);
+    default:
+      return move_pairwise(call, move, options_);
   }
 }
 
@@ -109,10 +123,41 @@ View Engine::residual_view(const Plan& plan, const Residual& residual) const {
           one_shard ? shard * static_cast<size_t>(rank_) : size_t{0}, residual.dtype};
 }
 
+struct Engine::RunOptions {
+  bool average;
+  const Deadline& deadline;
+  std::optional<uint64_t> number;
+  Stats* overhead;
+  View residual;
+  const std::optional<StepKey>& key;
+};
+
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
                  const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead,
                  const Residual& residual, const std::optional<StepKey>& key) {
-  const uint64_t shown = number.value_or(sequence_ + 1);
+  carry_out(plan, {average, deadline, number, overhead, residual_view(plan, residual), key},
+            [&](Call& call) {
+              if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
+                stages_->copy(output, input, plan.values * size_of(plan.dtype));
+              }
+              if (size_ == 1) stages_->add_residual(call, output, plan.values);
+              make_room(plan);
+              dispatch(call, input, output);
+            });
+}
+
+void Engine::run_move(const Move& move, const Deadline& deadline, std::optional<uint64_t> number,
+                      const Residual& residual, const std::optional<StepKey>& key) {
+  const View errors{static_cast<std::byte*>(residual.data), 0, residual.dtype};
+  carry_out(*move.plan, {false, deadline, number, nullptr, errors, key},
+            [&](Call& call) { dispatch(call, move); });
+}
+
+template <typename Work>
+void Engine::carry_out(const Plan& plan, const RunOptions& options, const Work& work) {
+  const Deadline& deadline = options.deadline;
+  Stats* const overhead = options.overhead;
+  const uint64_t shown = options.number.value_or(sequence_ + 1);
   const auto title = [&] { return CallTitle{{name_of(plan.operation), shown}, "", rank_, size_}; };
   const auto text_of = [&](const Failure& failure) {
     return error_text(title(), failure, communicator(), deadline.elapsed_seconds());
@@ -123,9 +168,14 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   const Running running(running_, state_mutex_, explained_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
-    CallIdentity identity{&plan, sequence, average, rank_, options_.checksum, options_.tell_hashes,
-                          key};
-    Call call{{communicators_.intra.get(), communicators_.cross.get()},
+    CallIdentity identity{&plan,
+                          sequence,
+                          options.average,
+                          rank_,
+                          options_.checksum,
+                          options_.tell_hashes,
+                          options.key};
+    Call call{{communicators_.intra.get(), communicators_.cross.get(), communicators_.mesh.get()},
               topology(),
               plan,
               identity,
@@ -134,22 +184,19 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
               options_.nonfinite,
               work_,
               *stages_};
-    call.residual = residual_view(plan, residual);
+    call.residual = options.residual;
     stats.calls += 1;
     stats.compressed_calls += plan.compressed ? 1 : 0;
     stats.values += plan.values;
     stats.bytes_raw += plan.values * size_of(plan.dtype);
-    if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
-      stages_->copy(output, input, plan.values * size_of(plan.dtype));
+    work(call);
+    size_t staging = options_.direct_from > 0 ? work_.bytes() : 0;
+    for (Communicator* comm : {call.links.intra, call.links.cross, call.links.mesh}) {
+      if (comm == nullptr) continue;
+      comm->flush(deadline);
+      staging += comm->staging_bytes();
     }
-    if (size_ == 1) stages_->add_residual(call, output, plan.values);
-    make_room(plan);
-    dispatch(call, input, output);
-    if (communicators_.intra) communicators_.intra->flush(deadline);
-    if (communicators_.cross) communicators_.cross->flush(deadline);
-    stats_.staging_bytes = (communicators_.intra ? communicators_.intra->staging_bytes() : 0) +
-                           (communicators_.cross ? communicators_.cross->staging_bytes() : 0) +
-                           (options_.direct_from > 0 ? work_.bytes() : 0);
+    stats_.staging_bytes = staging;
     if (call.met_nonfinite) {
       const Failure met{FailureKind::kNonFinite,
                         "a NaN or Inf was met on this or another rank (nonfinite='raise')", rank_,

@@ -19,6 +19,7 @@
 #include "base/deadline.h"
 #include "comm/communicator.h"
 #include "reduce/engine_options.h"
+#include "reduce/moves/move.h"
 #include "reduce/plan/cache.h"
 #include "reduce/plan/choose.h"
 #include "reduce/plan/plan.h"
@@ -67,19 +68,26 @@ class Engine {
   const EngineOptions& options() const { return options_; }
 
   /// Cached by content. ConfigError if a bucket does not fit into a message.
-  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Layer>& layers, DType dtype) {
-    return plans_.all_reduce(layers, dtype);
+  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Layer>& layers, DType dtype,
+                                              Combine combine = Combine::kSum) {
+    return plans_.all_reduce(layers, dtype, combine);
   }
   std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
-                                          const std::shared_ptr<const Codec>& codec, DType dtype) {
-    return plans_.shards(operation, shard, codec, dtype);
+                                          const std::shared_ptr<const Codec>& codec, DType dtype,
+                                          Combine combine = Combine::kSum) {
+    return plans_.shards(operation, shard, codec, dtype, combine);
+  }
+  std::shared_ptr<const Plan> plan_reduce(size_t values, DType dtype, Combine combine, int root) {
+    return plans_.reduce(values, dtype, combine, root);
   }
 
   /// Runs a plan on host memory; all ranks run equal plans in the same order.
   ///   all-reduce      input == output: plan.values values
   ///   reduce-scatter  input plan.values values, output one shard
   ///   all-gather      input one shard, output plan.values values
-  /// average: divides the fp32 sum by the number of ranks before it is rounded.
+  ///   reduce          input plan.values values, output as many, which only the root writes
+  /// average: divides the sum by the number of ranks: in float32 or float64 before it is rounded,
+  /// integers towards zero.
   /// number: of the call, for errors; none: the engine's own count, from 1.
   /// overhead: gets the statistics instead of stats(); for exchanges of the autotuner, on behalf of
   /// the call with that number.
@@ -92,6 +100,12 @@ class Engine {
            const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
            Stats* overhead = nullptr, const Residual& residual = {},
            const std::optional<StepKey>& key = std::nullopt);
+
+  /// Runs a move on the memory of its pieces; all ranks run equal moves in the same order as plans.
+  /// Other arguments and errors as of run().
+  void run_move(const Move& move, const Deadline& deadline,
+                std::optional<uint64_t> number = std::nullopt, const Residual& residual = {},
+                const std::optional<StepKey>& key = std::nullopt);
 
   /// Breaks the group, here and where the communicators reach the peers. The first cause stays.
   void fail(const Failure& cause);
@@ -132,6 +146,11 @@ class Engine {
   /// Only a single bucket is longer than the capacity of the communicators.
   void make_room(const Plan& plan);
   void dispatch(Call& call, const void* input, void* output);
+  void dispatch(Call& call, const Move& move);
+  /// The common part of run() and run_move(): `work` sends, receives and computes.
+  struct RunOptions;
+  template <typename Work>
+  void carry_out(const Plan& plan, const RunOptions& options, const Work& work);
   View residual_view(const Plan& plan, const Residual& residual) const;
   void abort_communicators(const Failure& cause);
   /// Remembers the first cause, and returns it.

@@ -115,6 +115,37 @@ TEST(header_with_a_step) {
   CHECK(one.number() != next.number() && one.number() != other_tensor.number());
 }
 
+// The op is in the flags; a reduce has its root in place of the number of layers.
+TEST(header_of_a_reduce) {
+  const auto plan_of = [](DType dtype, Combine op, int root) {
+    return plan_reduce(100, dtype, op, root, Algorithm::kOneShot,
+                       {Topology::one_host(3), {60000, 60000}, {0, 0}, true});
+  };
+  const auto mine = plan_of(DType::kInt32, Combine::kMax, 0);
+  const CallIdentity own{mine.get(), 0, false, 0};
+  std::vector<std::byte> message(sizeof(MessageHeader));
+  const auto told = [&](DType dtype, Combine op, int root) {
+    const auto plan = plan_of(dtype, op, root);
+    write_header(message.data(), {plan.get(), 0, false, 1}, 0, 0, 0);
+    return error_of<MismatchError>(
+        [&] { check_call({message.data(), message.size()}, own, 0, 1); });
+  };
+  const std::string here =
+      "ranks disagree on the collective:\n  rank 0 runs reduce MAX of 100 int32 values to rank 0"
+      "\n  rank 1 runs reduce ";
+  const auto root = told(DType::kInt32, Combine::kMax, 2);
+  CHECK(root == here + "MAX of 100 int32 values to rank 2", root);
+  const auto op = told(DType::kInt32, Combine::kBitXor, 0);
+  CHECK(op == here + "BXOR of 100 int32 values to rank 0", op);
+  const auto dtype = told(DType::kUInt32, Combine::kMax, 0);
+  CHECK(dtype == here + "MAX of 100 uint32 values to rank 0", dtype);
+  write_header(message.data(), own, 0, 0, 0);
+  check_call({message.data(), message.size()}, own, 0, 1);
+  MessageHeader header;
+  std::memcpy(&header, message.data(), sizeof header);
+  CHECK(header.flags == 0x20 && header.dtype == 8 && header.operation == 4);
+}
+
 // What a peer's codec is follows from its family and the hash of its configuration.
 TEST(header_names_what_codecs_differ_in) {
   const auto told = [](std::shared_ptr<const Codec> mine, std::shared_ptr<const Codec> theirs) {

@@ -23,47 +23,79 @@ class StoreRendezvous : public Rendezvous {
   }
 
   std::string get(const std::string& key, const Deadline& deadline) override {
-    if (look_) look_until_there("cgx/" + key, deadline);
+    return get_all({key}, deadline).front();
+  }
+
+  // Two or three questions to the store, however many the keys: each costs the way to its server
+  // and back.
+  std::vector<std::string> get_all(const std::vector<std::string>& keys,
+                                   const Deadline& deadline) override {
+    if (keys.empty()) return {};
+    std::vector<std::string> full;
+    for (const std::string& key : keys) full.push_back("cgx/" + key);
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
     try {
-      store_->wait({"cgx/" + key}, std::max(left, std::chrono::milliseconds(1)));
+      if (!look_) store_->wait(full, std::max(left, std::chrono::milliseconds(1)));
     } catch (const std::exception& e) {
-      const std::string text = str_of("waited ", deadline.elapsed_text(), " for '", key,
-                                      "' in the group's store: ", plain_text(e));
       // The wait was in whole milliseconds. If it ended earlier, the store's server has ended.
-      if (deadline.left() < std::chrono::milliseconds(5)) throw TimeoutError(text);
+      const bool late = deadline.left() < std::chrono::milliseconds(5);
+      const std::string text =
+          str_of("waited ", deadline.elapsed_text(), " for '", late ? missing(keys) : keys.front(),
+                 "' in the group's store: ", plain_text(e));
+      if (late) throw TimeoutError(text);
       throw PeerLostError(text);
     }
-    const std::vector<uint8_t> value = store_->get("cgx/" + key);
-    return std::string(value.begin(), value.end());
+    if (look_ && !look_until_there(full, deadline)) {
+      throw TimeoutError(str_of("waited ", deadline.elapsed_text(), " for '", missing(keys),
+                                "' in the group's store"));
+    }
+    std::vector<std::string> values;
+    for (const std::vector<uint8_t>& value : store_->multiGet(full)) {
+      values.emplace_back(value.begin(), value.end());
+    }
+    return values;
   }
 
  private:
   // Polls: a blocking wait would occupy the store's connection, which all threads of the process
-  // share, also the threads that report a failure.
-  void look_until_there(const std::string& key, const Deadline& deadline) const {
-    auto pause = std::chrono::milliseconds(1);
-    while (!is_there(key) && deadline.left() > pause) {
+  // share, also the threads that report a failure. False: not there at the deadline.
+  bool look_until_there(const std::vector<std::string>& keys, const Deadline& deadline) const {
+    std::chrono::microseconds pause = kShortestPause;
+    while (!are_there(keys)) {
+      if (deadline.left() <= pause) return false;
       look_();
       std::this_thread::sleep_for(pause);
-      pause = std::min(2 * pause, kLongestPause);
+      pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
     }
+    return true;
   }
 
-  bool is_there(const std::string& key) const {
+  bool are_there(const std::vector<std::string>& keys) const {
     try {
-      return store_->check({key});
+      return store_->check(keys);
     } catch (const std::exception& e) {
       // The process that served the store may have died: the group's watch finds that and reports
       // it better.
       const Deadline patience = Deadline::after(kPatience);
       for (; !patience.expired(); std::this_thread::sleep_for(kLongestPause)) look_();
-      throw PeerLostError(
-          str_of("the group's store failed while '", key, "' was waited for: ", plain_text(e)));
+      throw PeerLostError(str_of("the group's store failed while '", keys.front(),
+                                 "' was waited for: ", plain_text(e)));
     }
   }
 
+  std::string missing(const std::vector<std::string>& keys) const {
+    for (const std::string& key : keys) {
+      try {
+        if (!store_->check({"cgx/" + key})) return key;
+      } catch (const std::exception&) {
+        break;  // the store does not answer any more
+      }
+    }
+    return keys.front();
+  }
+
   static constexpr std::chrono::milliseconds kLongestPause{32}, kPatience{1500};
+  static constexpr std::chrono::microseconds kShortestPause{100};
   const StorePtr store_;
   const std::function<void()> look_;
 };

@@ -27,6 +27,20 @@ constexpr std::chrono::milliseconds kLastReader{30};
 
 std::string rank_key(int rank) { return str_of("handshake/", rank); }
 
+// The values that all ranks have set under key_of(rank), by rank; `mine` for this one.
+template <typename KeyOf>
+std::vector<std::string> exchange(Rendezvous& rendezvous, int rank, int size, const KeyOf& key_of,
+                                  const std::string& mine, const Deadline& deadline) {
+  rendezvous.set(key_of(rank), mine);
+  std::vector<std::string> keys;
+  for (int p = 0; p < size; ++p) {
+    if (p != rank) keys.push_back(key_of(p));
+  }
+  std::vector<std::string> values = rendezvous.get_all(keys, deadline);
+  values.insert(values.begin() + rank, mine);
+  return values;
+}
+
 // One "name=value" line each; values hold no newline (only host_id is free text).
 std::string pack(const std::map<std::string, std::string>& values) {
   std::string text;
@@ -97,13 +111,14 @@ Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& 
   mine["codec families"] = families_text();
   mine[kHostKey] = host_identity(host_id);
   mine[kAddressKey] = address;
-  rendezvous.set(rank_key(rank), pack(mine));
+  const std::vector<std::string> of_rank =
+      exchange(rendezvous, rank, size, rank_key, pack(mine), deadline);
 
   Peers peers;
   // Setting -> value -> ranks.
   std::map<std::string, std::map<std::string, std::vector<int>>> ranks_of;
   for (int p = 0; p < size; ++p) {
-    auto theirs = p == rank ? mine : unpack(rendezvous.get(rank_key(p), deadline));
+    auto theirs = p == rank ? mine : unpack(of_rank[static_cast<size_t>(p)]);
     if (theirs.count(kRefusedKey)) {
       throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
                                  " cannot take part in the group: ", theirs[kRefusedKey]));
@@ -129,12 +144,12 @@ Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& 
 
 void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
              const std::string& failure, const Deadline& deadline) {
-  auto key = [&part](int of) { return str_of("made/", part, "/", of); };
-  rendezvous.set(key(rank), "made:" + failure);
-  if (!failure.empty()) return;  // its own cause is what this rank reports
+  const auto key = [&part](int of) { return str_of("made/", part, "/", of); };
+  const std::string mine = "made:" + failure;
+  if (!failure.empty()) return rendezvous.set(key(rank), mine);  // this rank reports that
+  const auto of_rank = exchange(rendezvous, rank, size, key, mine, deadline);
   for (int p = 0; p < size; ++p) {
-    if (p == rank) continue;
-    const std::string theirs = rendezvous.get(key(p), deadline).substr(sizeof("made:") - 1);
+    const std::string theirs = of_rank[static_cast<size_t>(p)].substr(sizeof("made:") - 1);
     if (!theirs.empty()) {
       throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
                                  " cannot take part in the group: ", theirs));
@@ -145,11 +160,7 @@ void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size
 void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept {
   try {
     const auto key = [](int of) { return str_of("left/", of); };
-    rendezvous.set(key(rank), "left");
-    const Deadline deadline = Deadline::after(kLeaving);
-    for (int p = 0; p < size; ++p) {
-      if (p != rank) rendezvous.get(key(p), deadline);
-    }
+    exchange(rendezvous, rank, size, key, "left", Deadline::after(kLeaving));
     std::this_thread::sleep_for(kLastReader);
   } catch (...) {
     // A rank never came, or the process that serves the store has ended. This rank reports the

@@ -60,6 +60,11 @@ void Watchdog::attach(Engine* engine, const BackendPtr& inner) {
   Watch::add(this);
 }
 
+void Watchdog::attach_inner(const BackendPtr& inner) {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  if (engine_ != nullptr) inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
+}
+
 void Watchdog::attach_also(Engine* engine) {
   std::lock_guard<std::mutex> lock(attached_mutex_);
   second_ = engine;
@@ -255,6 +260,23 @@ void Watchdog::rethrow(const CallRecord& record, const std::string& text, bool e
   }
   failure = explain(std::move(failure), lost.empty() && failure.kind == FailureKind::kPeerLost);
   fail(failure);
+  throw_to(record, failure);
+}
+
+void Watchdog::give_up(CallRecord& record, const Error& error) {
+  std::optional<Failure> known;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ != nullptr) known = engine_->failure();
+  }
+  Failure failure = known ? *known : failure_of(error);
+  if (failure.rank < 0) failure.rank = label_->rank;
+  if (!known) {
+    failure.call = record.title().call;
+    failure = explain(std::move(failure));
+    fail(failure);
+  }
+  finish(record, record.error_text(failure));
   throw_to(record, failure);
 }
 

@@ -39,8 +39,11 @@ class Watchdog final : public Watched {
   Watchdog(std::shared_ptr<const GroupLabel> label, StorePtr store);
   ~Watchdog() override;
 
-  /// From here on the group is watched. Both must outlive detach().
+  /// From here on the group is watched. Both must outlive detach(). `inner`: Gloo, or null where the
+  /// group has none yet.
   void attach(Engine* engine, const BackendPtr& inner);
+  /// Gloo where the group has made it later than its engine.
+  void attach_inner(const BackendPtr& inner);
   /// A second engine of the group (for the tensors of a GPU), which fails with it.
   void attach_also(Engine* engine);
   /// A second inner backend, for the tensors of a GPU, which is aborted with the first.
@@ -76,6 +79,10 @@ class Watchdog final : public Watched {
   /// For works of the inner backend whose wait has thrown: throws the cause, as an exception for
   /// Python. `ended`: true if the call itself has failed, false if only this wait has.
   [[noreturn]] void rethrow(const CallRecord& record, const std::string& text, bool ended);
+
+  /// A call cannot go on, whatever the peers do: breaks the group, unless it is broken already, and
+  /// throws the first cause, as an exception for Python.
+  [[noreturn]] void give_up(CallRecord& record, const Error& error);
 
   /// A message is not what its receiver expects: breaks the group and throws MismatchError with
   /// `text`, as an exception for Python.

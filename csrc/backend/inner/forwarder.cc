@@ -6,10 +6,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "backend/adapters/python_error.h"
 #include "backend/gpu/call.h"
 #include "backend/inner/gloo_tensors.h"
 #include "backend/work/engine_work.h"
 #include "backend/work/works.h"
+#include "base/error.h"
 #include "comm/gloo/error_text.h"
 #include "tensors/gpu/stream.h"
 #include "tensors/memory.h"
@@ -29,8 +31,27 @@ void wait_until(c10d::Work& work, const Deadline& deadline) {
 
 BackendPtr Forwarder::backend_for_batch(const at::Tensor& tensor) {
   BackendPtr backend = backend_for(tensor);
-  if (backend != inner_.gloo()) coalescing_.join_batch(backend);
+  if (!inner_.is_gloo(backend)) coalescing_.join_batch(backend);
   return backend;
+}
+
+void Forwarder::ensure_gloo(const CallRecordPtr& record) {
+  Watchdog& watchdog = *group_.watchdog;
+  try {
+    inner_.ensure_gloo(executor_.engine());
+    return;
+  } catch (const TimeoutError& e) {
+    watchdog.give_up(*record, e);
+  } catch (const PeerLostError& e) {
+    watchdog.give_up(*record, e);
+  } catch (const AbortedError& e) {
+    watchdog.give_up(*record, e);
+  } catch (const std::exception&) {
+    // All ranks know that it could not be made, and no rank has sent anything else.
+    if (executor_.engine().failure()) watchdog.give_up(*record, Error("Gloo was not made"));
+    watchdog.withdraw(record);
+    std::rethrow_exception(for_python(std::current_exception()));
+  }
 }
 
 WorkPtr Forwarder::forward(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
@@ -43,6 +64,7 @@ WorkPtr Forwarder::forward(const CallShape& shape, const Tensors& inputs, const 
   said.cuda = shape.cuda && inner_.gpu_has_nccl();
   const std::shared_ptr<Watchdog>& watchdog = group_.watchdog;
   CallRecordPtr record = watchdog->begin(said, inputs, outputs, timeout);
+  if (!said.cuda) ensure_gloo(record);
   WorkPtr inner;
   try {
     inner = run();

@@ -48,6 +48,9 @@ class Forwarder {
                          std::function<void(Tensors&)> last = nullptr);
 
  private:
+  /// Makes Gloo where there is none yet. Errors as InnerBackends::ensure_gloo(), for Python.
+  void ensure_gloo(const CallRecordPtr& record);
+
   const GroupContext& group_;
   InnerBackends& inner_;
   Coalescing& coalescing_;

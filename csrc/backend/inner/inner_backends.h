@@ -1,6 +1,9 @@
 // The backends of torch for all calls that the engine does not take: Gloo, and NCCL for the tensors
 // of a GPU where the configuration and this torch have it.
 //
+// A group of one host over shared memory seldom needs Gloo, whose sockets and threads each group
+// would hold: there the first collective that needs it makes it.
+//
 // Thread-safety: all but shutdown() and abandon(), from any thread.
 #pragma once
 
@@ -13,11 +16,17 @@ namespace cgx {
 
 class InnerBackends {
  public:
-  /// Makes the inner backend over Gloo. Collective.
-  explicit InnerBackends(const GroupContext& group);
+  explicit InnerBackends(const GroupContext& group) : group_(group) {}
 
-  /// RuntimeError after destroy_gloo().
+  /// Makes the backend over Gloo with the group. Collective.
+  void connect_gloo();
+  /// Makes it if there is none yet: then collective, and the caller is in a call that the watchdog
+  /// knows. The wait for the other ranks ends with the group's timeout, or when `engine` fails. An
+  /// error is one on all ranks; another attempt may follow it.
+  void ensure_gloo(Engine& engine);
+  /// RuntimeError after destroy_gloo(), and before Gloo was made.
   BackendPtr gloo() const;
+  bool is_gloo(const BackendPtr& backend) const;
   /// True if NCCL serves the calls on CUDA tensors that the engine does not take.
   bool gpu_has_nccl() const;
   /// The inner backend for this tensor. The first call that needs NCCL creates its backend; that
@@ -25,6 +34,7 @@ class InnerBackends {
   BackendPtr for_tensor(const at::Tensor& tensor);
 
   void set_timeout(std::chrono::milliseconds timeout);
+  void enable_timing();
   void shutdown();
   /// Destroys Gloo's, on a thread of Gloo itself elsewhere. The caller does not hold Python's lock.
   void destroy_gloo();
@@ -32,9 +42,15 @@ class InnerBackends {
   void abandon();
 
  private:
+  BackendPtr make_gloo(const StorePtr& store) const;
+  void keep_gloo(BackendPtr gloo);
+
   const GroupContext& group_;
-  mutable std::mutex gloo_mutex_;  // guards gloo_
-  BackendPtr gloo_;                // null after destroy_gloo()
+  mutable std::mutex gloo_mutex_;  // guards the next three
+  BackendPtr gloo_;                // null before it is made, and after destroy_gloo()
+  bool destroyed_ = false, timed_ = false;
+  std::mutex making_mutex_;  // taken first; its holder may wait for peers, and for Python's lock
+  int attempts_ = 0;         // to make Gloo; guarded by making_mutex_
   std::mutex mutex_;  // guards the making of nccl_; its holder may wait for peers, and for
                       // Python's lock
   BackendPtr nccl_;   // null before the first call on a GPU's tensors

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "tensors/dtypes.h"
+#include "tensors/memory.h"
 
 namespace cgx {
 namespace {
@@ -16,37 +18,26 @@ constexpr uint32_t kIsPlan = 0x80000000u, kPlan = 0x3fffffffu;
 constexpr uint64_t kByte = 0xff;
 constexpr uint64_t kNone = kByte;
 
+// True for calls of which some have codecs, so that "exact" tells something.
+bool has_codecs(c10d::OpType op, uint64_t reduce, at::ScalarType type) {
+  const bool sum = reduce == kNone || reduce == c10d::ReduceOp::SUM ||
+                   reduce == c10d::ReduceOp::AVG || reduce == c10d::ReduceOp::PREMUL_SUM;
+  const bool takes = op == c10d::OpType::ALLREDUCE || op == c10d::OpType::ALLREDUCE_COALESCED ||
+                     op == c10d::OpType::_REDUCE_SCATTER_BASE ||
+                     op == c10d::OpType::_ALLGATHER_BASE;
+  return takes && sum && codec_type(type).has_value();
+}
+
+// True for collectives whose values go to the root.
+bool leads_to_root(c10d::OpType op) {
+  return op == c10d::OpType::SEND || op == c10d::OpType::REDUCE || op == c10d::OpType::GATHER;
+}
+
 }  // namespace
 
 const char* name_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kByte:
-      return "uint8";
-    case at::kChar:
-      return "int8";
-    case at::kShort:
-      return "int16";
-    case at::kInt:
-      return "int32";
-    case at::kLong:
-      return "int64";
-    case at::kBool:
-      return "bool";
-    case at::kComplexFloat:
-      return "complex64";
-    case at::kComplexDouble:
-      return "complex128";
-    default:
-      return c10::toString(type);
-  }
+  const std::optional<DType> known = dtype_of(type);
+  return known ? name_of(*known) : c10::toString(type);
 }
 
 const char* name_of(c10d::OpType op) {
@@ -132,9 +123,11 @@ std::string describe(const Fingerprint& fingerprint) {
                                        : values_text(fingerprint.words[1], type);
   const uint64_t flags = field(kFlagsShift);
   if ((flags & kCuda) != 0) text += " on CUDA";
-  if (root >= 0) text += str_of(op == c10d::OpType::SEND ? " to rank " : " from rank ", root);
+  if (root >= 0) text += str_of(leads_to_root(op) ? " to rank " : " from rank ", root);
   if ((flags & kEngine) == 0) return text;
-  text += bits_text(static_cast<int>(flags >> kBitsShift));
+  const auto bits = static_cast<int>(flags >> kBitsShift);
+  const auto scalar = static_cast<at::ScalarType>(field(kTypeShift));
+  if (bits != 0 || has_codecs(op, reduce, scalar)) text += bits_text(bits);
   return fingerprint.words[2] == 0 ? text : text + step_text(fingerprint.words[2] - 1);
 }
 

@@ -21,10 +21,10 @@ namespace {
 constexpr size_t kFirstSlotBytes = size_t{64} << 10;
 
 // Keys of the rendezvous. Values are "ok" and an argument, or "error" and a packed failure.
-constexpr const char* kAreaKey = "shm/area";    // by rank 0: the area's address
-constexpr const char* kNameKey = "shm/name";    // by rank 0, for ranks that need a name to reach it
-constexpr const char* kStartKey = "shm/start";  // by rank 0: all have attached, no name is left
+constexpr const char* kAreaKey = "shm/area";  // by rank 0: the area's address
+constexpr const char* kNameKey = "shm/name";  // by rank 0, for ranks that need a name to reach it
 constexpr const char* kNeedsName = "needs a name";
+// By every other rank. Each rank waits for all: with that the set-up is over.
 std::string attached_key(int rank) { return str_of("shm/attached/", rank); }
 std::string named_key(int rank) { return str_of("shm/attached by name/", rank); }
 
@@ -49,17 +49,8 @@ class Shm final : public SlotExchange {
   std::shared_ptr<ShmArea> area_;
 };
 
-// The other side of a set-up step: its argument, or its failure thrown here.
-std::string answer(Rendezvous& rendezvous, int rank, int of, const std::string& key,
-                   const char* what, const Deadline& deadline) {
-  const Deadline started;
-  std::string value;
-  try {
-    value = rendezvous.get(key, deadline);
-  } catch (const TimeoutError& error) {
-    throw TimeoutError(str_of("rank ", rank, " waited ", started.elapsed_text(), " for rank ", of,
-                              " to ", what, " (shared memory set-up): ", error.what()));
-  }
+// What another rank says of a set-up step: its argument, or its failure thrown here.
+std::string argument_of(const std::string& value, int rank, int of, const std::string& key) {
   if (value.rfind("ok ", 0) == 0) return value.substr(3);
   if (value.rfind("error ", 0) != 0) {
     throw MismatchError(
@@ -71,12 +62,55 @@ std::string answer(Rendezvous& rendezvous, int rank, int of, const std::string& 
   throw_failure(failure);
 }
 
+std::string answer(Rendezvous& rendezvous, int rank, int of, const std::string& key,
+                   const char* what, const Deadline& deadline) {
+  const Deadline started;
+  std::string value;
+  try {
+    value = rendezvous.get(key, deadline);
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(str_of("rank ", rank, " waited ", started.elapsed_text(), " for rank ", of,
+                              " to ", what, " (shared memory set-up): ", error.what()));
+  }
+  return argument_of(value, rank, of, key);
+}
+
 void tell(Rendezvous& rendezvous, const std::string& key, const std::exception& error) {
   try {
     rendezvous.set(key, "error " + pack_failure(failure_of(error)));
   } catch (const std::exception&) {
     // The others will find out at their deadline; the first error is the one to report here.
   }
+}
+
+// Waits until these ranks have attached; returns the ranks that need a name for it.
+std::vector<int> all_attached(Rendezvous& rendezvous, int rank, const std::vector<int>& peers,
+                              std::string (*key_of)(int), const Deadline& deadline) {
+  std::vector<std::string> keys, values;
+  for (int peer : peers) keys.push_back(key_of(peer));
+  try {
+    values = rendezvous.get_all(keys, deadline);
+  } catch (const TimeoutError&) {
+    // Again one by one, for a rank that has failed and for the number of the one that is missing.
+    for (int peer : peers) answer(rendezvous, rank, peer, key_of(peer), "attach", deadline);
+    throw;
+  }
+  std::vector<int> strangers;
+  for (size_t i = 0; i < peers.size(); ++i) {
+    if (argument_of(values[i], rank, peers[i], keys[i]) == kNeedsName) {
+      strangers.push_back(peers[i]);
+    }
+  }
+  return strangers;
+}
+
+// The ranks that attach to the area of rank 0, without `but`.
+std::vector<int> followers(int size, int but = 0) {
+  std::vector<int> ranks;
+  for (int rank = 1; rank < size; ++rank) {
+    if (rank != but) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& layout,
@@ -90,26 +124,18 @@ std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& lay
     auto comm = std::make_unique<Shm>(area, memory, 0);
     rendezvous.set(kAreaKey, "ok " + area->address());
     announced = true;
-    // A little less time than the others have, so that they still receive the missing rank's
-    // number.
-    const Deadline sooner = Deadline::after(deadline.left() / 4 * 3);
-    std::vector<int> strangers;
-    for (int peer = 1; peer < layout.size; ++peer) {
-      if (answer(rendezvous, 0, peer, attached_key(peer), "attach", sooner) != kNeedsName) continue;
-      if (strangers.empty()) {
-        area->give_name();
-        rendezvous.set(kNameKey, "ok " + area->address());
-      }
-      strangers.push_back(peer);
+    const auto strangers =
+        all_attached(rendezvous, 0, followers(layout.size), attached_key, deadline);
+    if (!strangers.empty()) {
+      area->give_name();
+      rendezvous.set(kNameKey, "ok " + area->address());
+      all_attached(rendezvous, 0, strangers, named_key, deadline);
     }
-    for (int peer : strangers) answer(rendezvous, 0, peer, named_key(peer), "attach", sooner);
     area->unlink();
-    rendezvous.set(kStartKey, "ok ");
     return comm;
   } catch (const std::exception& error) {
-    // Errors before unlink(): a rank that does not find the name can look up the reason.
-    if (announced) tell(rendezvous, kNameKey, error);
-    tell(rendezvous, announced ? kStartKey : kAreaKey, error);
+    // Before unlink(): a rank that does not find the name can look up the reason.
+    tell(rendezvous, announced ? kNameKey : kAreaKey, error);
     if (area) area->unlink();
     throw;
   }
@@ -136,21 +162,20 @@ void check_header(const ShmArea& area, int rank, const SlotLayout& layout) {
   }
 }
 
-// Opens what rank 0 has announced under `key`. If another rank has failed already, its name may be
-// gone: then that failure is the cause.
+// Opens what rank 0 has announced under `key`.
 std::shared_ptr<ShmArea> open_announced(Rendezvous& rendezvous, int rank, const char* key,
                                         const char* what, const Deadline& deadline) {
   const std::string address = answer(rendezvous, rank, 0, key, what, deadline);
   try {
     return ShmArea::open(address);
   } catch (const ResourceError&) {
-    bool known = true;
+    // Rank 0 has failed since, and with that removed the name: then its failure is the cause.
+    std::string now;
     try {
-      rendezvous.get(kStartKey, Deadline::after(std::chrono::milliseconds(50)));
+      now = rendezvous.get(kNameKey, Deadline::after(std::chrono::milliseconds(50)));
     } catch (const TimeoutError&) {
-      known = false;
     }
-    if (known) answer(rendezvous, rank, 0, kStartKey, "see all ranks attached", deadline);
+    if (!now.empty()) argument_of(now, rank, 0, kNameKey);
     throw;
   }
 }
@@ -158,26 +183,34 @@ std::shared_ptr<ShmArea> open_announced(Rendezvous& rendezvous, int rank, const 
 std::unique_ptr<Communicator> follow(Rendezvous& rendezvous, int rank, const SlotLayout& layout,
                                      const Deadline& deadline) {
   std::shared_ptr<ShmArea> area;
-  std::string key = attached_key(rank);  // what rank 0 looks at next
+  std::string key = attached_key(rank);  // what the others look at next
   bool attached = false;
   try {
     area = open_announced(rendezvous, rank, kAreaKey, "make an area", deadline);
+    std::vector<int> strangers;
     if (!area) {
       rendezvous.set(key, str_of("ok ", kNeedsName));
       key = named_key(rank);
       area = open_announced(rendezvous, rank, kNameKey, "name its area", deadline);
+      strangers.push_back(rank);
     }
     check_header(*area, rank, layout);
     auto comm = std::make_unique<Shm>(area, SlotMemory(area->data(), layout), rank);
     rendezvous.set(key, "ok ");
     attached = true;
-    answer(rendezvous, rank, 0, kStartKey, "see all ranks attached", deadline);
+    for (int peer : all_attached(rendezvous, rank, followers(layout.size, rank), attached_key,
+                                 deadline)) {
+      strangers.push_back(peer);
+    }
+    std::erase(strangers, rank);
+    all_attached(rendezvous, rank, strangers, named_key, deadline);
+    area->unlink();  // whichever rank is the first: rank 0 may be killed now
     return comm;
   } catch (const std::exception& error) {
     if (attached) {
       area->unlink();  // rank 0 does this too, unless it is the one that died
     } else {
-      tell(rendezvous, key, error);  // rank 0 cleans up after it has sent the error to all
+      tell(rendezvous, key, error);
     }
     throw;
   }

@@ -14,6 +14,8 @@ constexpr size_t kMostPlans = 512;
 
 size_t PlanCache::PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);
+  hash = hash * 31 + static_cast<size_t>(key.combine);
+  hash = hash * 1000003 + static_cast<size_t>(key.root + 1);
   for (const Layer& layer : key.layers) {
     hash = hash * 1000003 + layer.count;
     hash = hash * 1000003 + std::hash<const void*>()(layer.codec.get());
@@ -36,16 +38,24 @@ std::shared_ptr<const Plan> PlanCache::cached(PlanKey key, const Build& build) {
   return plan;
 }
 
-std::shared_ptr<const Plan> PlanCache::all_reduce(const std::vector<Layer>& layers, DType dtype) {
-  return cached(PlanKey{Operation::kAllReduce, dtype, layers},
-                [&] { return make_all_reduce_plan(options_, topology_, layers, dtype); });
+std::shared_ptr<const Plan> PlanCache::all_reduce(const std::vector<Layer>& layers, DType dtype,
+                                                  Combine combine) {
+  return cached(PlanKey{Operation::kAllReduce, dtype, combine, -1, layers},
+                [&] { return make_all_reduce_plan(options_, topology_, layers, dtype, combine); });
 }
 
 std::shared_ptr<const Plan> PlanCache::shards(Operation operation, size_t shard,
                                               const std::shared_ptr<const Codec>& codec,
-                                              DType dtype) {
-  return cached(PlanKey{operation, dtype, {{shard, codec}}}, [&] {
-    return make_shards_plan(options_, topology_, operation, shard, codec, dtype);
+                                              DType dtype, Combine combine) {
+  return cached(PlanKey{operation, dtype, combine, -1, {{shard, codec}}}, [&] {
+    return make_shards_plan(options_, topology_, operation, shard, codec, dtype, combine);
+  });
+}
+
+std::shared_ptr<const Plan> PlanCache::reduce(size_t values, DType dtype, Combine combine,
+                                              int root) {
+  return cached(PlanKey{Operation::kReduce, dtype, combine, root, {{values, raw_codec()}}}, [&] {
+    return make_reduce_plan(options_, topology_, values, dtype, combine, root);
   });
 }
 

@@ -22,15 +22,20 @@ class PlanCache {
   PlanCache(const EngineOptions& options, const Topology& topology)
       : options_(options), topology_(topology) {}
 
-  /// Calls are equal if operation, dtype, and the layers, their codecs by address, are.
-  std::shared_ptr<const Plan> all_reduce(const std::vector<Layer>& layers, DType dtype);
+  /// Calls are equal if operation, dtype, op, root, and the layers, their codecs by address, are.
+  std::shared_ptr<const Plan> all_reduce(const std::vector<Layer>& layers, DType dtype,
+                                         Combine combine);
   std::shared_ptr<const Plan> shards(Operation operation, size_t shard,
-                                     const std::shared_ptr<const Codec>& codec, DType dtype);
+                                     const std::shared_ptr<const Codec>& codec, DType dtype,
+                                     Combine combine);
+  std::shared_ptr<const Plan> reduce(size_t values, DType dtype, Combine combine, int root);
 
  private:
   struct PlanKey {
     Operation operation;
     DType dtype;
+    Combine combine;
+    int root;
     std::vector<Layer> layers;
     bool operator==(const PlanKey&) const = default;
   };

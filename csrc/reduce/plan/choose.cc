@@ -14,6 +14,9 @@ namespace {
 // cost (benchmarks/allreduce.py).
 constexpr size_t kOneShotBytes = 256 * 1024;
 
+// Up to here the root of a reduce combines all values itself: to share the work costs an exchange.
+constexpr size_t kReduceAtRootBytes = 64 * 1024;
+
 // Room for the contributions of one round of direct transfers, from all peers.
 constexpr size_t kDirectRoom = size_t{8} << 20;
 constexpr size_t kLeastDirectChunk = size_t{64} << 10;
@@ -108,6 +111,10 @@ Algorithm choose_algorithm(const EngineOptions& options, const Topology& topolog
 
 std::string why_algorithm(const EngineOptions& options, const Plan& plan,
                           const Topology& topology) {
+  if (plan.operation == Operation::kReduce) {
+    return plan.algorithm == Algorithm::kOneShot ? "the root combines two sides, or few values"
+                                                 : "all ranks share the work";
+  }
   if (plan.operation != Operation::kAllReduce) return "the only way";
   const bool across = topology.host_count() > 1;
   const Reduction asked = across ? options.cross_reduction : options.intra_reduction;
@@ -130,28 +137,45 @@ std::string why_algorithm(const EngineOptions& options, const Plan& plan,
 
 std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
                                                  const Topology& topology,
-                                                 const std::vector<Layer>& layers, DType dtype) {
+                                                 const std::vector<Layer>& layers, DType dtype,
+                                                 Combine combine) {
   const Algorithm algorithm = choose_algorithm(options, topology, layers, dtype);
   const bool automatic = (topology.host_count() > 1 ? options.cross_reduction
                                                     : options.intra_reduction) == Reduction::kAuto;
   try {
-    return plan_all_reduce(layers, dtype, algorithm, plan_space(options, topology, algorithm));
+    return plan_all_reduce(layers, dtype, algorithm, plan_space(options, topology, algorithm),
+                           combine);
   } catch (const ConfigError&) {
     if (!automatic || algorithm != Algorithm::kOneShot) throw;
   }
   const Algorithm other = Algorithm::kScatterReduceAllGather;
-  return plan_all_reduce(layers, dtype, other, plan_space(options, topology, other));
+  return plan_all_reduce(layers, dtype, other, plan_space(options, topology, other), combine);
+}
+
+std::shared_ptr<const Plan> make_reduce_plan(const EngineOptions& options, const Topology& topology,
+                                             size_t values, DType dtype, Combine combine,
+                                             int root) {
+  const int sides = topology.two_levels() ? topology.host_count() : topology.size();
+  const bool few = values * size_of(dtype) <= kReduceAtRootBytes;
+  Algorithm algorithm =
+      sides <= 2 || few ? Algorithm::kOneShot : Algorithm::kScatterReduceAllGather;
+  const Reduction asked =
+      topology.host_count() > 1 ? options.cross_reduction : options.intra_reduction;
+  if (asked == Reduction::kOneShot) algorithm = Algorithm::kOneShot;
+  if (asked == Reduction::kScatterReduceAllGather) algorithm = Algorithm::kScatterReduceAllGather;
+  return plan_reduce(values, dtype, combine, root, algorithm,
+                     plan_space(options, topology, algorithm));
 }
 
 std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
                                              Operation operation, size_t shard,
                                              const std::shared_ptr<const Codec>& codec,
-                                             DType dtype) {
+                                             DType dtype, Combine combine) {
   // An all-gather sends one message to all.
   const Algorithm shape = operation == Operation::kAllGather && !topology.two_levels()
                               ? Algorithm::kOneShot
                               : Algorithm::kScatterReduceAllGather;
-  return plan_shards(operation, shard, codec, dtype, plan_space(options, topology, shape));
+  return plan_shards(operation, shard, codec, dtype, plan_space(options, topology, shape), combine);
 }
 
 }  // namespace cgx

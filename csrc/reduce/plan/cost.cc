@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace cgx {
 
 PlanCost cost_of(const Plan& plan, const Topology& topology) {
@@ -29,7 +31,13 @@ PlanCost cost_of(const Plan& plan, const Topology& topology) {
       cost.encoded = own / side;
       cost.decoded = own;
       return cost;
-    case Operation::kAllReduce:
+    case Operation::kReduce: {  // of a rank that is not the root
+      const bool at_root = plan.algorithm == Algorithm::kOneShot;
+      cost.steps = at_root ? 1 : 2;
+      cost.bytes = at_root ? bytes : others * bytes + bytes / side;
+      return cost;
+    }
+    default:  // all-reduces
       break;
   }
   switch (plan.algorithm) {
@@ -55,6 +63,9 @@ PlanCost cost_of(const Plan& plan, const Topology& topology) {
       cost.encoded = own + own / side;
       cost.decoded = 2 * own;
       break;
+    case Algorithm::kPairwise:
+    case Algorithm::kTree:
+      throw Error("the cost of a move is not modelled");
   }
   return cost;
 }

@@ -39,7 +39,10 @@ Exchanges exchanges_of(const Round& round, const Plan& plan, int hosts) {
     most.cross = std::max(most.cross, gather ? longest : all);
     if (!plan.two_levels) continue;
     if (!gather) scatter += shard.intra.message_bytes();
-    const size_t bundle = Messages::kPayloadOffset + bundle_bytes(shard, hosts);
+    // A reduce delivers a shard to the root as its values.
+    const size_t bundle = plan.operation == Operation::kReduce
+                              ? shard.intra.message_bytes()
+                              : Messages::kPayloadOffset + bundle_bytes(shard, hosts);
     most.intra = std::max({most.intra, scatter, bundle, delivered});
   }
   return most;

@@ -10,6 +10,17 @@
 namespace cgx {
 namespace {
 
+// The types' numbers are on the wire, and never change.
+static_assert(static_cast<int>(DType::kBFloat16) == 2 && static_cast<int>(DType::kFloat64) == 3 &&
+              static_cast<int>(DType::kUInt8) == 4 && static_cast<int>(DType::kInt64) == 10 &&
+              static_cast<int>(DType::kBool) == 12 && static_cast<int>(DType::kComplex128) == 15 &&
+              static_cast<int>(DType::kFloat4E2M1FNX2) == 21);
+
+// Flags on which ranks must agree, and all that there are.
+constexpr int kAgreed =
+    MessageHeader::kAverage | MessageHeader::kStep | 0xff << MessageHeader::kCombineShift;
+constexpr int kKnown = kAgreed | MessageHeader::kNonFinite;
+
 MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload_bytes,
                           uint8_t flags) {
   const Plan& plan = *call.plan;
@@ -21,15 +32,18 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
   header.round = static_cast<uint32_t>(round);
   header.sender = static_cast<uint16_t>(call.rank);
   header.flags = static_cast<uint8_t>(flags | (call.average ? MessageHeader::kAverage : 0) |
-                                      (call.key ? MessageHeader::kStep : 0));
+                                      (call.key ? MessageHeader::kStep : 0) |
+                                      static_cast<int>(plan.combine)
+                                          << MessageHeader::kCombineShift);
   if (const Layer* layer = plan.first_compressed()) {
     const CodecConfig& config = layer->codec->config();
     header.family = config.family().id;
     header.config = static_cast<uint32_t>(config.hash());
   }
-  header.layers = static_cast<uint32_t>(call.key ? call.key->step : plan.layers.size());
+  const size_t shown = plan.root >= 0 ? static_cast<size_t>(plan.root) : plan.layers.size();
+  header.layers = static_cast<uint32_t>(call.key ? call.key->step : shown);
   header.plan_hash = call.key ? hash_with_step(plan.hash, *call.key) : plan.hash;
-  header.values = plan.values;
+  header.values = call.values.value_or(plan.values);
   header.payload_bytes = payload_bytes;
   return header;
 }
@@ -42,22 +56,35 @@ CallSide side_of(const MessageHeader& h, int rank, const CallIdentity& here) {
   side.rank = rank;
   side.hash = h.plan_hash;
   side.call = name_of(operation);
-  if (operation != Operation::kAllGather) {
-    side.call += h.flags & MessageHeader::kAverage ? " AVG" : " SUM";
+  const auto dtype = static_cast<DType>(h.dtype);
+  const auto combine = static_cast<Combine>(h.flags >> MessageHeader::kCombineShift);
+  const bool steps = (h.flags & MessageHeader::kStep) != 0;
+  const bool rooted = has_root(operation);
+  if (reduces(operation)) {
+    side.call += str_of(" ", h.flags & MessageHeader::kAverage ? "AVG" : name_of(combine));
   }
-  side.call += values_text(h.values, name_of(static_cast<DType>(h.dtype)));
+  if (operation != Operation::kBarrier) side.call += values_text(h.values, name_of(dtype));
+  if (rooted && !steps) {
+    side.call += str_of(operation == Operation::kReduce || operation == Operation::kGather
+                            ? " to rank "
+                            : " from rank ",
+                        h.layers);
+  }
   const Layer* mine = here.plan->first_compressed();
   const CodecText codec = codec_text(h.family, h.config, mine ? &mine->codec->config() : nullptr);
-  side.call += codec.call;
+  const bool may_compress = operation == Operation::kAllReduce ||
+                            operation == Operation::kReduceScatter ||
+                            operation == Operation::kAllGather;
+  if (h.family != 0 || (may_compress && sums_in_float32(dtype, combine))) side.call += codec.call;
   std::string place;
   if (h.sequence != here.sequence) {
     const bool behind = h.sequence < here.sequence;
     const uint64_t calls = behind ? here.sequence - h.sequence : h.sequence - here.sequence;
     place = str_of(", ", calls, calls == 1 ? " call " : " calls ", behind ? "earlier" : "later");
   }
-  const bool steps = (h.flags & MessageHeader::kStep) != 0;
+  const bool layers = !steps && !rooted;
   side.details = {codec.rest,
-                  steps ? "" : str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
+                  !layers ? "" : str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
                   steps ? step_text(h.layers) : ", without a step",
                   str_of(", ", name_of(static_cast<Algorithm>(h.algorithm))),
                   str_of(", round ", h.round),
@@ -97,7 +124,7 @@ MessageHeader matching_header(const Message& message, const CallIdentity& call, 
       header.algorithm == expected.algorithm && header.round == expected.round &&
       header.sequence == expected.sequence && header.values == expected.values &&
       header.plan_hash == expected.plan_hash &&
-      ((header.flags ^ expected.flags) & (MessageHeader::kAverage | MessageHeader::kStep)) == 0;
+      ((header.flags ^ expected.flags) & kAgreed) == 0;
   if (!same) {
     throw MismatchError(disagreement(side_of(expected, call.rank, call),
                                      side_of(header, sender, call), call.tell_hashes));
@@ -122,8 +149,7 @@ uint8_t check_header(const Message& message, const CallIdentity& call, size_t ro
                                " and ", header.payload_bytes, ", the communicator delivered ",
                                message.bytes - sizeof(MessageHeader)));
   }
-  if (header.flags &
-      ~(MessageHeader::kNonFinite | MessageHeader::kAverage | MessageHeader::kStep)) {
+  if ((header.flags & ~kKnown) != 0) {
     throw MismatchError(str_of(who, " was altered: it has unknown flags, ", std::hex,
                                static_cast<int>(header.flags)));
   }

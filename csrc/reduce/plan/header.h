@@ -19,6 +19,8 @@ struct MessageHeader {
   static constexpr uint32_t kMagic = 0x31584743;  // "CGX1" in memory
   static constexpr uint8_t kVersion = 3;
   enum Flags : uint8_t { kNonFinite = 1, kAverage = 2, kStep = 4 };
+  /// The upper half of the flags: the plan's Combine.
+  static constexpr int kCombineShift = 4;
 
   uint32_t magic = kMagic;
   uint8_t version = kVersion;
@@ -31,7 +33,9 @@ struct MessageHeader {
   uint8_t flags = 0;
   uint8_t family = 0;      // of the first compressed layer's codec; 0: no layer is compressed
   uint32_t config = 0;     // of that codec: the low half of its configuration's hash
-  uint32_t layers = 0;     // with kStep: the low half of the step; for error messages
+  /// Of an operation with a root: the root; with kStep: the low half of the step. For error
+  /// messages.
+  uint32_t layers = 0;
   uint64_t plan_hash = 0;  // with kStep: mixed with the step
   uint64_t values = 0;
   uint64_t payload_bytes = 0;
@@ -51,6 +55,8 @@ struct CallIdentity {
   bool tell_hashes = false;  // in errors
   /// Keys random numbers; none: `sequence` does.
   std::optional<StepKey> key{};
+  /// Of the sender and the receiver of a message, in moves; none: the plan's.
+  std::optional<uint64_t> values{};
 };
 
 /// Writes the header of a message with `payload_bytes` bytes after it. `flags` are
@@ -62,7 +68,7 @@ void write_header(std::byte* message, const CallIdentity& call, size_t round, si
 /// in another call.
 void check_call(const Message& beginning, const CallIdentity& call, size_t round, int sender);
 
-/// Checks a received message against the call; returns its flags. MismatchError that names both
+/// Checks a received message against the call; returns its MessageHeader::Flags. MismatchError that names both
 /// sides otherwise.
 uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
                      size_t payload_bytes);

@@ -37,16 +37,40 @@ void finish(Plan& plan, const PlanSpace& space) {
   plan.hash = plan_hash(plan, space);
 }
 
+// An all-gather moves exact values of any type, and combines none.
+void check_combination(const Plan& plan) {
+  const auto refuse = [&](const std::string& why) {
+    throw ConfigError(str_of(name_of(plan.operation), " ", name_of(plan.combine), " of ",
+                             name_of(plan.dtype), " values: ", why));
+  };
+  const Layer* compressed = plan.first_compressed();
+  if (compressed != nullptr && !plan.sums_in_float32()) {
+    refuse(str_of("the codec ", compressed->codec->describe(),
+                  " is for float32, float16 and bfloat16 values and their sums"));
+  }
+  if (plan.operation == Operation::kAllGather) return;
+  if (!kReduced.has(plan.dtype)) refuse("allowed types: " + kReduced.text());
+  const DTypeKind kind = kind_of(plan.dtype);
+  const bool bits = plan.combine >= Combine::kBitAnd;
+  if (bits && kind != DTypeKind::kInteger && kind != DTypeKind::kBool) {
+    refuse("operations on bits are for integers and bool");
+  }
+  if (kind == DTypeKind::kComplex && plan.combine != Combine::kSum) {
+    refuse("complex values can only be summed");
+  }
+}
+
 std::shared_ptr<Plan> start_plan(Operation operation, Algorithm algorithm, DType dtype,
-                                 const PlanSpace& space) {
+                                 const Topology& topology, Combine combine) {
   static std::atomic<uint64_t> plans{0};
   auto plan = std::make_shared<Plan>();
   plan->serial = ++plans;
   plan->operation = operation;
   plan->algorithm = algorithm;
   plan->dtype = dtype;
-  plan->size = space.topology.size();
-  plan->two_levels = space.topology.two_levels();
+  plan->combine = combine;
+  plan->size = topology.size();
+  plan->two_levels = topology.two_levels();
   return plan;
 }
 
@@ -222,7 +246,8 @@ void cut_two_levels(Plan& plan, const PlanSpace& space) {
   const int hosts = space.topology.host_count(), teams = space.topology.teams();
   const int chunks = one_shot ? 1 : hosts;
   // A one-shot bundle holds the contributions of all hosts.
-  const size_t copies = one_shot ? static_cast<size_t>(hosts) : 1;
+  const bool bundles = one_shot && plan.operation == Operation::kAllReduce;
+  const size_t copies = bundles ? static_cast<size_t>(hosts) : 1;
   const size_t fixed = static_cast<size_t>(chunks * teams) * kChunkCost;
   auto refuse = [&](const UnplacedRun& run, const Exchanges& needed) {
     const bool inside = needed.intra > space.intra.limit;
@@ -340,6 +365,26 @@ const char* name_of(Operation operation) {
   return "unknown operation";
 }
 
+const char* name_of(Combine combine) {
+  switch (combine) {
+    case Combine::kSum:
+      return "SUM";
+    case Combine::kMin:
+      return "MIN";
+    case Combine::kMax:
+      return "MAX";
+    case Combine::kProduct:
+      return "PRODUCT";
+    case Combine::kBitAnd:
+      return "BAND";
+    case Combine::kBitOr:
+      return "BOR";
+    case Combine::kBitXor:
+      return "BXOR";
+  }
+  return "unknown reduction";
+}
+
 const char* name_of(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::kOneShot:
@@ -350,6 +395,10 @@ const char* name_of(Algorithm algorithm) {
       return "ring";
     case Algorithm::kDirect:
       return "direct";
+    case Algorithm::kPairwise:
+      return "pairwise";
+    case Algorithm::kTree:
+      return "tree";
   }
   return "unknown algorithm";
 }
@@ -383,9 +432,11 @@ void check_total(const std::vector<Layer>& layers, size_t values) {
 }
 
 std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dtype,
-                                            Algorithm algorithm, const PlanSpace& space) {
-  auto plan = start_plan(Operation::kAllReduce, algorithm, dtype, space);
+                                            Algorithm algorithm, const PlanSpace& space,
+                                            Combine combine) {
+  auto plan = start_plan(Operation::kAllReduce, algorithm, dtype, space.topology, combine);
   plan->layers = std::move(layers);
+  check_combination(*plan);
   for (const Layer& layer : plan->layers) plan->values += layer.count;
   if (algorithm == Algorithm::kDirect) {
     cut_direct(*plan, space);
@@ -398,13 +449,35 @@ std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dty
   return plan;
 }
 
+std::shared_ptr<const Plan> plan_reduce(size_t values, DType dtype, Combine combine, int root,
+                                        Algorithm algorithm, const PlanSpace& space) {
+  auto plan = start_plan(Operation::kReduce, algorithm, dtype, space.topology, combine);
+  if (root < 0 || root >= plan->size) {
+    throw ConfigError(str_of("reduce: root rank ", root, " is not in the group; allowed: 0 to ",
+                             plan->size - 1));
+  }
+  plan->root = root;
+  plan->layers = {{values, raw_codec()}};
+  plan->values = values;
+  check_combination(*plan);
+  if (plan->two_levels) {
+    cut_two_levels(*plan, space);
+  } else if (plan->size > 1) {
+    cut_one_level(*plan, space);
+  }
+  finish(*plan, space);
+  return plan;
+}
+
 std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
                                         std::shared_ptr<const Codec> codec, DType dtype,
-                                        const PlanSpace& space) {
-  auto plan = start_plan(operation, Algorithm::kScatterReduceAllGather, dtype, space);
+                                        const PlanSpace& space, Combine combine) {
+  auto plan = start_plan(operation, Algorithm::kScatterReduceAllGather, dtype, space.topology,
+                         combine);
   const auto size = static_cast<size_t>(plan->size);
   plan->values = shard * size;
   plan->layers.assign(size, Layer{shard, codec});
+  check_combination(*plan);
   // A reduce-scatter sends a message to every peer in one exchange, an all-gather the same one to
   // all; inside hosts, and where ranks serve others, up to all shards travel at once.
   const bool scatter = operation == Operation::kReduceScatter;
@@ -429,6 +502,20 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
     first += take;
   }
   finish(*plan, space);
+  return plan;
+}
+
+std::shared_ptr<const Plan> plan_move(Operation operation, DType dtype, size_t values, int root,
+                                      std::vector<Layer> layers, const Topology& topology) {
+  const bool tree = operation == Operation::kBroadcast || operation == Operation::kBarrier;
+  auto plan =
+      start_plan(operation, tree ? Algorithm::kTree : Algorithm::kPairwise, dtype, topology,
+                 Combine::kSum);
+  plan->values = values;
+  plan->root = root;
+  plan->layers = std::move(layers);
+  plan->compressed = !plan->layers.empty();
+  plan->hash = move_hash(*plan);
   return plan;
 }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/dtype_set.h"
 #include "codec/codec.h"
 #include "reduce/plan/topology.h"
 
@@ -92,17 +93,53 @@ enum class Operation : uint8_t {
   kAllToAll = 8,
   kBarrier = 9
 };
-/// kDirect: scatter-reduce-all-gather of exact values, between the tensors themselves.
+constexpr bool reduces(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kReduceScatter ||
+         operation == Operation::kReduce;
+}
+constexpr bool has_root(Operation operation) {
+  return operation == Operation::kReduce || operation == Operation::kBroadcast ||
+         operation == Operation::kGather || operation == Operation::kScatter;
+}
+/// kDirect: scatter-reduce-all-gather of exact values, between the tensors themselves. kPairwise,
+/// kTree: of moves, see schedule in moves/.
 enum class Algorithm : uint8_t {
   kOneShot = 1,
   kScatterReduceAllGather = 2,
   kRing = 3,
-  kDirect = 4
+  kDirect = 4,
+  kPairwise = 5,
+  kTree = 6
+};
+
+/// What a reduction does with the values of the ranks. The numbers are on the wire.
+enum class Combine : uint8_t {
+  kSum = 0,
+  kMin = 1,
+  kMax = 2,
+  kProduct = 3,
+  kBitAnd = 4,
+  kBitOr = 5,
+  kBitXor = 6
 };
 
 /// Its name in torch.distributed.
 const char* name_of(Operation operation);
 const char* name_of(Algorithm algorithm);
+const char* name_of(Combine combine);
+
+/// The types that can be reduced: without those of 8 bits and less that are only moved.
+inline constexpr DTypeSet kReduced{
+    DType::kFloat32, DType::kFloat16,   DType::kBFloat16,  DType::kFloat64, DType::kUInt8,
+    DType::kInt8,    DType::kInt16,     DType::kUInt16,    DType::kInt32,   DType::kUInt32,
+    DType::kInt64,   DType::kUInt64,    DType::kBool,      DType::kComplex32,
+    DType::kComplex64, DType::kComplex128};
+
+/// True for values that are summed in float32, as codecs see them: others have no codec but the raw
+/// one, and are combined in their own type (schedule/combine.h).
+constexpr bool sums_in_float32(DType dtype, Combine combine) {
+  return combine == Combine::kSum && kComputed.has(dtype);
+}
 
 /// Runs start at multiples of this many bytes, so that raw layers are aligned in the message.
 inline constexpr size_t kRunAlignment = 16;
@@ -136,6 +173,7 @@ struct Plan {
   Operation operation = Operation::kAllReduce;
   Algorithm algorithm = Algorithm::kOneShot;
   DType dtype = DType::kFloat32;
+  Combine combine = Combine::kSum;
   int size = 1;               // ranks
   std::vector<Layer> layers;  // keeps the codecs alive
   size_t values = 0;          // of the tensor that is reduced or gathered into
@@ -145,26 +183,44 @@ struct Plan {
   size_t cross_bytes = 0, intra_bytes = 0;
   bool compressed = false;  // any layer that is not raw
   bool two_levels = false;
+  /// The rank that all values come from or go to; -1: the operation has none.
+  int root = -1;
   /// Equal on ranks with equal plans: covers all of the above, without pointers.
   uint64_t hash = 0;
   /// Different for all plans of a process.
   uint64_t serial = 0;
 
   const Layer* first_compressed() const;
+  bool sums_in_float32() const { return cgx::sums_in_float32(dtype, combine); }
+  /// The type of sums over a part of the ranks.
+  DType partial_dtype() const { return sums_in_float32() ? DType::kFloat32 : dtype; }
 };
 
 /// All-reduce of the concatenated layers. ConfigError if a single bucket does not fit into the
 /// limit of an exchange. kDirect: of one level, all layers exact; rounds are cut as if they were
-/// one layer, and a chunk is one run of the tensor.
+/// one layer, and a chunk is one run of the tensor. All plans: ConfigError for a type that cannot be
+/// reduced, an op that it has not, and a codec where values are not summed in float32.
 std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dtype,
-                                            Algorithm algorithm, const PlanSpace& space);
+                                            Algorithm algorithm, const PlanSpace& space,
+                                            Combine combine = Combine::kSum);
+
+/// Reduce of `values` exact values to the rank `root`. kOneShot: it gets the values of all ranks
+/// (of all hosts, with two levels). kScatterReduceAllGather: every rank combines a chunk, and sends
+/// the result to the root.
+std::shared_ptr<const Plan> plan_reduce(size_t values, DType dtype, Combine combine, int root,
+                                        Algorithm algorithm, const PlanSpace& space);
 
 /// Reduce-scatter of one shard of `shard` values per rank, or all-gather into them. Every rank's
 /// shard is a layer of its own. With two levels, shards[k].chunks[h] holds the values of the
 /// ranks that team k serves on host h.
 std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
                                         std::shared_ptr<const Codec> codec, DType dtype,
-                                        const PlanSpace& space);
+                                        const PlanSpace& space, Combine combine = Combine::kSum);
+
+/// A move of `values` values (moves/move.h): names the call, and has no rounds. `layers`: one, if it
+/// is compressed.
+std::shared_ptr<const Plan> plan_move(Operation operation, DType dtype, size_t values, int root,
+                                      std::vector<Layer> layers, const Topology& topology);
 
 /// Payload bytes of a message that carries all layers: what one rank sends to each other one in a
 /// one-shot reduction.

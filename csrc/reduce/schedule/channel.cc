@@ -57,6 +57,17 @@ void Channel::begin() {
   }
 }
 
+void Channel::compare_values(std::vector<uint64_t> sent, std::vector<uint64_t> received) {
+  sent_values_ = std::move(sent);
+  received_values_ = std::move(received);
+}
+
+CallIdentity Channel::identity_of(const std::vector<uint64_t>& values, int peer) const {
+  CallIdentity identity = call_.identity;
+  if (!values.empty()) identity.values = values[static_cast<size_t>(peer)];
+  return identity;
+}
+
 void Channel::count_sent(int peer, size_t payload_bytes) {
   const auto to = static_cast<size_t>(peer);
   const bool frame = !comm_.announces() || !announced_[to];
@@ -73,7 +84,7 @@ std::byte* Channel::open_broadcast(size_t payload_bytes) {
   std::byte* message = comm_.open_broadcast(message_bytes(payload_bytes), call_.deadline);
   if (payload_bytes == 0) return nullptr;
   for (int p : peers_) count_sent(p, payload_bytes);
-  opened_.emplace_back(message, payload_bytes);
+  opened_.push_back({message, payload_bytes, -1});
   return message + Messages::kPayloadOffset;
 }
 
@@ -89,7 +100,7 @@ const std::vector<std::byte*>& Channel::open(const std::vector<size_t>& payload_
   comm_.open(bytes_to_, buffers_, call_.deadline);
   for (size_t p = 0; p < buffers_.size(); ++p) {
     if (buffers_[p] == nullptr) continue;
-    opened_.emplace_back(buffers_[p], payload_bytes[p]);
+    opened_.push_back({buffers_[p], payload_bytes[p], static_cast<int>(p)});
     buffers_[p] += Messages::kPayloadOffset;
   }
   return buffers_;
@@ -99,10 +110,11 @@ void Channel::post(size_t round) {
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   const auto flags = static_cast<uint8_t>(call_.met_nonfinite ? MessageHeader::kNonFinite : 0);
   if (call_.identity.checksum) comm_.fetch(call_.deadline);
-  for (const auto& [message, payload_bytes] : opened_) {
+  for (const auto& [message, payload_bytes, peer] : opened_) {
     if (!comm_.has_headers()) break;
     std::byte* header = comm_.header_of(message);
-    write_header(header, call_.identity, round, payload_bytes, flags);
+    write_header(header, identity_of(sent_values_, peer < 0 ? peers_.front() : peer), round,
+                 payload_bytes, flags);
     if (!call_.identity.checksum) continue;
     const size_t covered = Messages::kPayloadOffset + payload_bytes;
     const uint64_t sum = checksum_of(header, covered);
@@ -127,7 +139,7 @@ void Channel::verify_first(int peer, size_t round) {
   if (!in.expected) comm_.expect(peer, message_bytes(in.payloads.front()));
   in.expected = true;
   // A peer in another call may stop before it has sent the rest of its message.
-  check_call(comm_.peek(peer, call_.deadline), call_.identity, round,
+  check_call(comm_.peek(peer, call_.deadline), identity_of(received_values_, peer), round,
              members_[static_cast<size_t>(peer)]);
   in.verified = true;
   if (comm_.matches_lengths()) return;
@@ -174,10 +186,11 @@ const std::byte* Channel::receive(int peer, size_t round) {
   verify_first(peer, round);
   const Message whole = comm_.receive(peer, call_.deadline);
   const Message message = without_checksum(whole, peer);
-  const uint8_t flags = comm_.has_headers() ? check_header(message, call_.identity, round,
-                                                           members_[static_cast<size_t>(peer)],
-                                                           in.payloads[in.received])
-                                            : uint8_t{0};
+  const uint8_t flags =
+      comm_.has_headers()
+          ? check_header(message, identity_of(received_values_, peer), round,
+                         members_[static_cast<size_t>(peer)], in.payloads[in.received])
+          : uint8_t{0};
   const bool frame = !comm_.announces() || in.received == 0;
   call_.stats.bytes_received += whole.bytes + (frame ? comm_.frame_bytes() : 0);
   ++in.received;

@@ -14,7 +14,7 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
+#include <cstdint>
 #include <vector>
 
 #include "reduce/schedule/reducer.h"
@@ -60,6 +60,10 @@ class Channel {
   /// its own.
   void look_at_first();
 
+  /// The headers of messages to p say sent[p] values in place of the plan's, and must say
+  /// received[p] from p.
+  void compare_values(std::vector<uint64_t> sent, std::vector<uint64_t> received);
+
   // For values that travel outside messages: all ranks send each other headers without a payload.
   /// In place of begin().
   void begin_headers();
@@ -82,6 +86,13 @@ class Channel {
     bool expected = false;  // the first one, by the communicator
     bool verified = false;  // the first one was looked at
   };
+  /// A message lent by the communicator. peer: -1: all peers.
+  struct OpenedMessage {
+    std::byte* data;
+    size_t payload_bytes;
+    int peer;
+  };
+  CallIdentity identity_of(const std::vector<uint64_t>& values, int peer) const;
   /// Size of a message on the wire; 0 for a message that is not sent.
   size_t message_bytes(size_t payload_bytes) const;
   /// MismatchError if the checksum is wrong.
@@ -96,7 +107,8 @@ class Channel {
   std::vector<int> peers_, sources_;
   std::vector<PeerMessages> incoming_;
   std::vector<bool> announced_;  // by peer: something was sent to it in this call
-  std::vector<std::pair<std::byte*, size_t>> opened_;
+  std::vector<OpenedMessage> opened_;
+  std::vector<uint64_t> sent_values_, received_values_;  // by peer; empty: the plan's
   std::vector<std::byte*> buffers_;
   std::vector<size_t> bytes_to_;
 };

@@ -10,6 +10,7 @@
 #include "base/float_mode.h"
 #include "codec/ops/convert.h"
 #include "codec/ops/finite.h"
+#include "reduce/schedule/combine.h"
 #include "reduce/schedule/residual.h"
 
 namespace cgx {
@@ -196,6 +197,53 @@ class Summing {
   std::atomic<bool> met_nonfinite_{false};
 };
 
+// Under kRaise, where values are summed. MIN, MAX and PRODUCT compute nothing that was not asked for:
+// an Inf that marks a missing value is no error.
+bool looks_for_nonfinite(const Call& call) {
+  return call.nonfinite == NonFinite::kRaise && call.plan.combine == Combine::kSum;
+}
+
+// Combines one chunk in its own type; run() may be called on several threads at once.
+class Combining {
+ public:
+  Combining(Call& call, const Sum& wanted)
+      : call_(call), wanted_(wanted), dtype_(call.plan.dtype), raises_(looks_for_nonfinite(call)) {}
+
+  bool met_nonfinite() const { return met_nonfinite_; }
+
+  // The values [first, first + n) of a run.
+  void run(const Run& run, size_t first, size_t n) {
+    std::vector<const std::byte*> in(wanted_.payloads.size());
+    const size_t slice = slice_values(*run.codec);
+    for (size_t done = 0; done < n; done += slice) {
+      one_slice(run, first + done, std::min(slice, n - done), in);
+    }
+  }
+
+ private:
+  void one_slice(const Run& run, size_t first, size_t n, std::vector<const std::byte*>& in) {
+    const size_t place = run.payload + first * size_of(dtype_);
+    for (size_t i = 0; i < in.size(); ++i) {
+      const std::byte* payload = wanted_.payloads[i];
+      const bool own = static_cast<int>(i) == wanted_.own_index && wanted_.own.base != nullptr;
+      in[i] = payload == nullptr || own ? wanted_.own.at(run, first) : payload + place;
+    }
+    const bool kept = wanted_.output.base != nullptr;
+    std::byte* out = kept ? wanted_.output.at(run, first) : nullptr;
+    std::byte* sent = wanted_.encoded != nullptr ? wanted_.encoded + place : nullptr;
+    std::byte* result = sent != nullptr ? sent : out;
+    combine(call_.plan.combine, dtype_, in, n, wanted_.divisor, result);
+    if (kept && result != out) std::memcpy(out, result, n * size_of(dtype_));
+    if (wanted_.final && raises_ && !values_finite(dtype_, result, n)) met_nonfinite_ = true;
+  }
+
+  Call& call_;
+  const Sum& wanted_;
+  const DType dtype_;
+  const bool raises_;
+  std::atomic<bool> met_nonfinite_{false};
+};
+
 // Of all payloads of a chunk, before threads encode their parts.
 void begin_payloads(const Call& call, const Chunk& chunk, Stage stage, std::byte* payload) {
   for (const Run& run : chunk.runs) {
@@ -256,6 +304,13 @@ void HostStages::decode_one(Call& call, const Chunk& chunk, const std::byte* pay
   StageTimer timer(call.stats.decode_ns, "cgx:decode");
   const DType dtype = call.plan.dtype;
   const size_t parts = parts_of(parallel_.get(), chunk);
+  if (!call.plan.sums_in_float32()) {
+    return spread(parallel_.get(), chunk, parts,
+                  [&](const Run& run, size_t first, size_t n, size_t) {
+                    std::memcpy(output.at(run, first),
+                                payload + run.payload + first * size_of(dtype), n * size_of(dtype));
+                  });
+  }
   if (output.dtype == DType::kFloat32) {
     return spread(parallel_.get(), chunk, parts,
                   [&](const Run& run, size_t first, size_t n, size_t) {
@@ -278,6 +333,13 @@ void HostStages::decode_one(Call& call, const Chunk& chunk, const std::byte* pay
 void HostStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
   StageTimer timer(call.stats.decode_ns, "cgx:decode");
   const size_t parts = parts_of(parallel_.get(), chunk);
+  if (!call.plan.sums_in_float32()) {
+    Combining combining(call, wanted);
+    spread(parallel_.get(), chunk, parts,
+           [&](const Run& run, size_t first, size_t n, size_t) { combining.run(run, first, n); });
+    if (combining.met_nonfinite()) call.met_nonfinite = true;
+    return;
+  }
   const Scratch scratch(scratch_, chunk, parts, 2);
   Summing summing(call, wanted);
   if (wanted.encoded != nullptr) begin_payloads(call, chunk, Stage::kSum, wanted.encoded);
@@ -288,9 +350,9 @@ void HostStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
 }
 
 void HostStages::check_input(Call& call, const void* data, size_t values) {
-  if (call.nonfinite != NonFinite::kRaise) return;
+  if (!looks_for_nonfinite(call)) return;
   const View& residual = call.residual;
-  if (!all_finite(data, call.plan.dtype, values) ||
+  if (!values_finite(call.plan.dtype, static_cast<const std::byte*>(data), values) ||
       (residual.base != nullptr && !all_finite(residual.base, residual.dtype, values))) {
     call.met_nonfinite = true;
   }

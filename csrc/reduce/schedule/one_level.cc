@@ -32,12 +32,8 @@ void send_and_receive(Call& call, Channel& channel, Send send, Receive receive) 
   });
 }
 
-}  // namespace
-
-void all_reduce(Call& call, void* data) {
+void run_team(Call& call, const TeamAlgorithm& algorithm, const View& source, const View& output) {
   Channel channel = open_channel(call);
-  call.stages.check_input(call, data, call.plan.values);
-  const TeamAlgorithm& algorithm = team_algorithm(call.plan.algorithm);
   const auto team = algorithm.make(call, channel);
   const int stages = algorithm.stages(channel.size());
   const size_t depth = algorithm.depth(channel.size(), channel.in_flight());
@@ -46,11 +42,25 @@ void all_reduce(Call& call, void* data) {
     team->announce(stage, round, shard_of(call, round));
   });
   channel.begin();
-  const View view{static_cast<std::byte*>(data), 0, call.plan.dtype, false, true};
   for_each_step(rounds, stages, depth, [&](int stage, size_t round) {
-    team->run(stage, {round, &shard_of(call, round), view, view, nullptr});
+    team->run(stage, {round, &shard_of(call, round), source, output, nullptr});
     if (stage == 0 && round == 0 && rounds > 1) channel.look_at_first();
   });
+}
+
+}  // namespace
+
+void all_reduce(Call& call, void* data) {
+  call.stages.check_input(call, data, call.plan.values);
+  const View view{static_cast<std::byte*>(data), 0, call.plan.dtype, false, true};
+  run_team(call, team_algorithm(call.plan.algorithm), view, view);
+}
+
+void reduce(Call& call, const void* input, void* output) {
+  call.stages.check_input(call, input, call.plan.values);
+  const View in{static_cast<std::byte*>(const_cast<void*>(input)), 0, call.plan.dtype};
+  const View out{static_cast<std::byte*>(output), 0, call.plan.dtype};
+  run_team(call, reduce_team_algorithm(call.plan.algorithm), in, out);
 }
 
 void reduce_scatter(Call& call, const void* input, void* output) {

@@ -1,6 +1,7 @@
 // Reducers: the order in which the ranks of a group exchange and sum the values of a plan.
 //
-// Sums are fp32, in a fixed order, so all ranks get identical bits, from run to run, on every
+// Sums of float32, float16 and bfloat16 are fp32, other values are combined in their own type
+// (combine.h), in a fixed order, so all ranks get identical bits, from run to run, on every
 // communicator. A rank that sends an encoding of a value and also keeps the value keeps the decoded
 // bytes, as its peers do.
 //
@@ -11,12 +12,14 @@
 //   direct                      the same with exact values, from tensor to tensor       0
 //   ring                        partial sums travel around, then the sums               N
 //   reduce_scatter, all_gather  the halves of scatter_reduce_all_gather                 1
+//   reduce                      exact values: to the root, or to the owners of chunks,
+//                               who send what they have combined to the root            0
 //
 // Error feedback: a rank adds its residual to its input, and keeps there the error of everything that
 // it encodes. Every algorithm has a rank encode each of its values once at most, its contribution or
 // a sum, so the residual of a place is written once, by the encoding, and nothing else is stored.
 //
-// Two levels: the ranks of a host sum first, in fp32. Teams of one rank per host then reduce one
+// Two levels: the ranks of a host sum first (Plan::partial_dtype). Teams of one rank per host then reduce one
 // shard each by one of the above, and pass its encoded bytes on inside the host.
 #pragma once
 
@@ -38,10 +41,11 @@ class Stages;
 
 /// The communicators of a call. One level: exactly one of the two, over all ranks of the group. Two
 /// levels: `intra` over the ranks of this host (null if there is only one), `cross` over this
-/// rank's team (null on ranks that are in none).
+/// rank's team (null on ranks that are in none), `mesh` over all ranks of the group.
 struct Links {
   Communicator* intra = nullptr;
   Communicator* cross = nullptr;
+  Communicator* mesh = nullptr;
 
   Communicator& only() const { return intra != nullptr ? *intra : *cross; }
 };
@@ -72,6 +76,10 @@ struct Call {
 void all_reduce(Call& call, void* data);
 void all_reduce_direct(Call& call, void* data);
 void all_reduce_two_levels(Call& call, void* data);
+
+/// Both: plan.values values; they may be the same. Only the root writes its output.
+void reduce(Call& call, const void* input, void* output);
+void reduce_two_levels(Call& call, const void* input, void* output);
 
 /// `input`: plan.values values; `output`: one shard (plan.values / size). They may overlap only if
 /// output is the rank's own shard of input.

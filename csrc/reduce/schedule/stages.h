@@ -65,11 +65,11 @@ class Stages {
                       Stage stage, bool final = false) = 0;
   /// Decodes messages' payloads to `output` (of the plan's dtype, or fp32).
   virtual void decode(Call& call, std::span<const ReceivedChunk> chunks, const View& output) = 0;
-  /// Sums a chunk over several ranks.
+  /// Sums a chunk over several ranks, or combines it as the plan says.
   virtual void sum(Call& call, const Chunk& chunk, const Sum& wanted) = 0;
   /// Bytes between the call's tensors, messages and work memory.
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
-  /// Under NonFinite::kRaise: checks this rank's input (and residual) for NaN and Inf before
+  /// Under NonFinite::kRaise: checks this rank's summands (and residual) for NaN and Inf before
   /// anything is sent.
   virtual void check_input(Call& call, const void* data, size_t values) = 0;
 

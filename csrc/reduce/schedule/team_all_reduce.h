@@ -1,4 +1,5 @@
-// The all-reduce of one team in stages, so that several rounds can be pending at once.
+// The all-reduce of one team, or its reduce to a root, in stages, so that several rounds can be pending
+// at once.
 //
 // Stage s of a round posts at most one exchange and receives what stage s - 1 of the other ranks
 // has posted. Every rank runs the stages of all rounds in the same order.
@@ -19,7 +20,7 @@ struct TeamRound {
   size_t number = 0;
   const Shard* shard = nullptr;
   View source;  // this rank's contribution
-  View output;  // gets the result; may be where the source is
+  View output;  // gets the result; may be where the source is; of a reduce: the root's alone
   /// If not null: gets the encoded result (plan.h, bundle_bytes).
   std::byte* bundle = nullptr;
 
@@ -59,6 +60,9 @@ struct TeamAlgorithm {
 extern const TeamAlgorithm kOneShotTeam;
 extern const TeamAlgorithm kScatterReduceAllGatherTeam;
 extern const TeamAlgorithm kRingTeam;
+// To the root: it combines all, or every rank does a chunk.
+extern const TeamAlgorithm kReduceAtRootTeam;
+extern const TeamAlgorithm kReduceByAllTeam;
 
 /// Not for kDirect, which knows no teams.
 inline const TeamAlgorithm& team_algorithm(Algorithm algorithm) {
@@ -66,6 +70,15 @@ inline const TeamAlgorithm& team_algorithm(Algorithm algorithm) {
     if (one->algorithm == algorithm) return *one;
   }
   throw Error("unknown algorithm");
+}
+
+inline const TeamAlgorithm& reduce_team_algorithm(Algorithm algorithm) {
+  return algorithm == Algorithm::kOneShot ? kReduceAtRootTeam : kReduceByAllTeam;
+}
+
+/// The root of a call's reduce, as its team counts: by ranks, or with two levels by hosts.
+inline int team_root(const Call& call) {
+  return call.plan.two_levels ? call.topology.host_of(call.plan.root) : call.plan.root;
 }
 
 }  // namespace cgx

@@ -41,18 +41,19 @@ class AllReduce {
     }
   }
 
-  // Memory of the host's sum of this rank's shard: the tensor itself if it is fp32.
+  // Memory of the host's sum of this rank's shard: the tensor itself if it is of that type.
   View partial(size_t number) {
     if (!levels_.intra || !levels_.member) return data_;
-    if (call_.plan.dtype == DType::kFloat32) {
+    const DType type = call_.plan.partial_dtype();
+    if (call_.plan.dtype == type) {
       View sums = data_;
       sums.plus_residual = false;  // the sums have it
       return sums;
     }
     const Chunk& chunk = levels_.shard(number, levels_.local).intra;
     if (chunk.empty()) return data_;
-    std::byte* sums = call_.work.buffer(number % depth_, chunk.values * sizeof(float));
-    return {sums, chunk.runs.front().offset, DType::kFloat32};
+    std::byte* sums = call_.work.buffer(number % depth_, chunk.values * size_of(type));
+    return {sums, chunk.runs.front().offset, type};
   }
 
   std::byte* bundle(size_t number) {

@@ -100,14 +100,15 @@ class ReduceScatter : private Shards {
   View partial(size_t number) {
     if (!levels_.intra || !levels_.member) return input_;
     const size_t values = levels_.shard(number, levels_.local).intra.values;
-    return {call_.work.buffer(number % kStages, values * sizeof(float)), 0, DType::kFloat32, true};
+    const DType type = call_.plan.partial_dtype();
+    return {call_.work.buffer(number % kStages, values * size_of(type)), 0, type, true};
   }
 
   // The share of it that goes to one host.
   View partial(size_t number, int host) {
     View view = partial(number);
     for (int h = 0; view.packed && h < host; ++h) {
-      view.base += chunk(number, levels_.local, h).values * sizeof(float);
+      view.base += chunk(number, levels_.local, h).values * size_of(view.dtype);
     }
     return view;
   }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "check.h"
@@ -125,7 +126,14 @@ EngineGroup make_engines(const Hosts& hosts, EngineOptions options, Communicator
     connect(communicators, group, topology.team(team), &Communicators::cross, cross,
             options.cross_bytes, kCrossInFlight);
   }
+  if (topology.two_levels()) {
+    std::vector<int> everyone(static_cast<size_t>(topology.size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    connect(communicators, group, everyone, &Communicators::mesh, cross, options.cross_bytes,
+            kCrossInFlight);
+  }
   for (Communicators& mine : communicators) {
+    if (wrap && mine.mesh) mine.mesh = wrap(std::move(mine.mesh), mine.rank, true);
     if (wrap && mine.intra) mine.intra = wrap(std::move(mine.intra), mine.rank, false);
     if (wrap && mine.cross) mine.cross = wrap(std::move(mine.cross), mine.rank, true);
     group.ranks.push_back(std::make_unique<Engine>(std::move(mine), options));

@@ -1,0 +1,61 @@
+// The engine's collectives that move values and compute nothing, on tensors: checks them, and says
+// which memory goes to which rank. The executor runs the call.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/adapters/torch_types.h"
+#include "backend/call_options.h"
+#include "backend/engine_call.h"
+#include "backend/group_context.h"
+#include "codec/codec.h"
+#include "reduce/engine.h"
+
+namespace cgx {
+
+/// `codec`: raw_codec() for exact values, which may be of any type. Tensors are those that serves()
+/// takes. ValueError, TypeError: tensors that do not fit each other or the call.
+/// Thread-safe.
+class MoveCalls {
+ public:
+  /// Both outlive this object.
+  MoveCalls(const GroupContext& group, const Engine& engine) : group_(group), engine_(engine) {}
+
+  /// True if the engine moves the tensor: dense, on the CPU.
+  static bool serves(const at::Tensor& tensor);
+  static bool serves(const Tensors& tensors);
+
+  EngineCall broadcast(const at::Tensor& tensor, int64_t root,
+                       const std::shared_ptr<const Codec>& codec, const CallOptions& call,
+                       std::string why) const;
+  /// outputs: one per rank, which may differ in size.
+  EngineCall all_gather(const Tensors& outputs, const at::Tensor& input,
+                        const CallOptions& call) const;
+  /// outputs[rank][i]: of the rank's inputs[i].
+  EngineCall all_gather_coalesced(const std::vector<Tensors>& outputs, const Tensors& inputs,
+                                  const CallOptions& call) const;
+  EngineCall all_gather_single(const at::Tensor& output, const at::Tensor& input,
+                               const CallOptions& call) const;
+  /// outputs: one per rank on the root, none elsewhere.
+  EngineCall gather(const std::vector<Tensors>& outputs, const at::Tensor& input, int64_t root,
+                    const CallOptions& call) const;
+  EngineCall scatter(const at::Tensor& output, const std::vector<Tensors>& inputs, int64_t root,
+                     const CallOptions& call) const;
+  /// Splits: rows of the first dimension, by rank; empty: equal ones.
+  EngineCall all_to_all_single(const at::Tensor& output, const at::Tensor& input,
+                               const std::vector<int64_t>& output_splits,
+                               const std::vector<int64_t>& input_splits,
+                               const std::shared_ptr<const Codec>& codec, const CallOptions& call,
+                               std::string why) const;
+  EngineCall all_to_all(const Tensors& outputs, const Tensors& inputs,
+                        const CallOptions& call) const;
+  EngineCall barrier(const CallOptions& call) const;
+
+ private:
+  const GroupContext& group_;
+  const Engine& engine_;
+};
+
+}  // namespace cgx
