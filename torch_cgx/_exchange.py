@@ -66,7 +66,7 @@ def broadcast(
         return dist.broadcast(tensor, None, group_, async_op, group_src=root)
     if residual is not None:
         _feedback.check("broadcast", residual, tensor, codec)
-    if _has_engine(backend, tensor, "broadcast_codec"):
+    if codec is not None and _has_engine(backend, tensor, "broadcast_codec"):
         key = key_of(backend, step)
         work = backend.broadcast_codec(tensor, root, codec, async_op, residual=residual, **key)
     else:
@@ -130,7 +130,7 @@ def all_to_all_single(
         )
     if residual is not None:
         _feedback.check("all_to_all_single", residual, input, codec, output)
-    if _has_engine(backend, input, "all_to_all_codec"):
+    if codec is not None and _has_engine(backend, input, "all_to_all_codec"):
         rows_out, rows_in = (
             [] if sizes is None else list(sizes)
             for sizes in (output_split_sizes, input_split_sizes)

@@ -17,6 +17,7 @@ import zlib
 from typing import TypeAlias
 
 import torch
+import torch.distributed as dist
 
 from torch_cgx import _C
 from torch_cgx._dtypes import COMPUTED
@@ -101,6 +102,12 @@ class Message:
 def message_of(codec: _C.Codec, tensor: torch.Tensor, backend: _C.ProcessGroupCGX) -> Message:
     """A message of a tensor's values over a group, whose option `checksum` counts."""
     return Message(codec, tensor.numel(), tensor.dtype, bool(backend.settings()["checksum"]))
+
+
+def device_of_bytes(tensor: torch.Tensor, backend: _C.ProcessGroupCGX) -> torch.device:
+    """Where the bytes of a message between two ranks are: Gloo sends none of a GPU."""
+    gloo = backend.settings()["cuda_backend"] == "GLOO" or not dist.is_nccl_available()
+    return torch.device("cpu") if gloo and tensor.device.type == "cuda" else tensor.device
 
 
 def _crc_of(payload: torch.Tensor) -> int:

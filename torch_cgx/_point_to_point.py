@@ -21,7 +21,7 @@ from torch_cgx._arguments import (
     rank_of,
 )
 from torch_cgx._backend import backend_of, group_of
-from torch_cgx._message import message_of
+from torch_cgx._message import device_of_bytes, message_of
 from torch_cgx._steps import check_step, key_of_message
 from torch_cgx._work import WorkWithEnd
 
@@ -99,14 +99,15 @@ def isend(
         message = message_of(codec, tensor, backend)
         values = tensor.detach() if sent is None else sent.values
         packed = message.pack(values, (*key_of_message(backend, step), backend.rank()))
-        work = dist.isend(packed, group=group_, tag=tag, group_dst=peer)
+        moved = packed.to(device_of_bytes(tensor, backend))
+        work = dist.isend(moved, group=group_, tag=tag, group_dst=peer)
         if sent is not None:
             decoded = torch.empty_like(values)
             message.unpack(packed, decoded, (backend.rank(), backend.rank()))
             sent.keep([decoded])
     assert work is not None
     side = f"rank {backend.rank()} sends {message}"
-    return _MessageWork(work, packed, lambda: None, side)  # holds the bytes
+    return _MessageWork(work, moved, lambda: None, side)  # holds the bytes
 
 
 def recv(
@@ -162,14 +163,15 @@ def irecv(
     if tensor.requires_grad:
         raise ValueError("tensor requires a gradient; allowed: one that does not, as of .detach()")
     message = message_of(codec, tensor, backend)
-    packed = torch.empty(message.size, dtype=torch.uint8, device=tensor.device)
+    where = device_of_bytes(tensor, backend)
+    packed = torch.empty(message.size, dtype=torch.uint8, device=where)
     arriving = dist.irecv(packed, group=group_, tag=tag, group_src=group_src)
     assert arriving is not None
     work = arriving
 
     def decode() -> None:
         sender = work._source_rank() if group_src is None else group_src
-        message.unpack(packed, tensor, (sender, backend.rank()))
+        message.unpack(packed.to(tensor.device), tensor, (sender, backend.rank()))
 
     return _MessageWork(work, tensor, decode, f"rank {backend.rank()} receives {message}")
 

@@ -177,14 +177,16 @@ def _pieces(
             _feedback.check("a simulated call", residual, tensor, codec)
             feedback = _feedback.Sent(values, residual)
             values = feedback.values.view(tensor.shape)
-        pieces, size = [], 0
+        pieces, size, place_of_first = [], 0, 0
         sequence, number, rank = key
         for place, piece in enumerate(values.split(list(splits))):
+            index = place_of_first  # counts the random numbers of the whole input
+            place_of_first += piece.numel()
             if codec is None or place == own or piece.numel() == 0:
                 pieces.append(piece.clone())
                 continue
             size += codec.encoded_bytes(piece.numel(), piece.dtype)
-            pieces.append(codec.roundtrip(piece.contiguous(), sequence, rank, 0, None, number))
+            pieces.append(codec.roundtrip(piece.contiguous(), sequence, rank, index, None, number))
         if feedback is not None:
             feedback.keep(pieces)
     return pieces, size
