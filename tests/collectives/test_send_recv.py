@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,6 +12,7 @@ import torch_cgx
 from tests.calls import failure
 from tests.collectives.pieces import CODECS, DTYPES, SIZES, decoded, values
 from tests.distributed import run_pooled
+from tests.docs.documents import ROOT, marked, table
 from torch_cgx._message import HEADER, Message
 
 
@@ -287,3 +290,18 @@ def test_the_header_has_room_for_every_codec():
     assert codec._text.encode() in packed[:HEADER].numpy().tobytes()
     message.unpack(packed, got := torch.zeros(10), (0, 1))
     assert torch.equal(got, x)
+
+
+def test_the_header_is_as_documented():
+    text = (ROOT / "docs" / "wire_format.md").read_text()
+    places = [(int(row["offset"]), int(row["bytes"])) for row in table(marked(text, "message"))]
+    ends = [at + length for at, length in places]
+    assert [at for at, _ in places] == [0, *ends[:-1]] and ends[-1] == HEADER
+    codec = CODECS[0]
+    message = Message(codec._engine, 70, torch.bfloat16, True)
+    packed = message.pack(values(0, 70, dtype=torch.bfloat16), (0, 0, 0)).numpy().tobytes()
+    fields = [packed[at : at + length] for at, length in places]
+    crc = zlib.crc32(packed[HEADER:]).to_bytes(4, "little")
+    assert fields[:7] == [b"cgxm", b"\1", b"\2", b"\1", b"\0", (70).to_bytes(8, "little"), crc]
+    assert fields[7].rstrip(b"\0") == codec._text.encode()
+    assert packed[HEADER:] == codec.encode(values(0, 70, dtype=torch.bfloat16)).numpy().tobytes()
