@@ -103,6 +103,13 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
                                const std::shared_ptr<const Codec>& codec, const CallOptions& call);
   WorkPtr all_gather_codec(at::Tensor output, at::Tensor input,
                            const std::shared_ptr<const Codec>& codec, const CallOptions& call);
+  /// `codec` null: exact (encoded_moves.cc).
+  WorkPtr broadcast_codec(at::Tensor tensor, int64_t root,
+                          const std::shared_ptr<const Codec>& codec, const CallOptions& call);
+  /// Splits: rows of the first dimension, by rank; empty: equal ones.
+  WorkPtr all_to_all_codec(at::Tensor output, at::Tensor input, std::vector<int64_t> output_splits,
+                           std::vector<int64_t> input_splits,
+                           const std::shared_ptr<const Codec>& codec, const CallOptions& call);
 
   // --- for the bindings
   Engine& engine() { return *engine_; }
