@@ -101,6 +101,13 @@ _ALL = (
     Part("advice", "training.advice", "steps that cgx advise predicts, measured", "advice"),
     Part("adaptive", "training.adaptive", "bits per layer, against uniform bits", "adaptive"),
     Part("fsdp", "training.fsdp", "FSDP2 with compressed gradients and weights", "fsdp"),
+    Part(
+        "exchanges",
+        "training.exchanges",
+        "a pipeline and experts between hosts, in few bits",
+        "exchanges",
+        limit=5400.0,
+    ),
     Part("monitor", "training.monitor", "what watching a training costs", "monitor"),
     Part("diloco", "training.diloco", "DiLoCo over slow links, against DDP", "diloco"),
     Part("activations", "activations", "bytes kept for backward, and steps", "activations"),

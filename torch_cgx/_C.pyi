@@ -383,6 +383,32 @@ class ProcessGroupCGX(Backend):
         step: int | None = None,
         tensor_number: int = 0,
     ) -> dist.Work: ...
+    def broadcast_codec(
+        self,
+        tensor: torch.Tensor,
+        root: int,
+        codec: Codec | None,
+        async_op: bool = True,
+        timeout: timedelta = ...,
+        *,
+        residual: torch.Tensor | None = None,
+        step: int | None = None,
+        tensor_number: int = 0,
+    ) -> dist.Work: ...
+    def all_to_all_codec(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        codec: Codec | None,
+        async_op: bool = True,
+        timeout: timedelta = ...,
+        *,
+        residual: torch.Tensor | None = None,
+        step: int | None = None,
+        tensor_number: int = 0,
+    ) -> dist.Work: ...
     @property
     def options(self) -> Options: ...
     def stats(self) -> dict[str, Any]: ...

@@ -20,7 +20,7 @@ import torch  # noqa: F401
 from torch_cgx._autoload import register as _register
 
 if TYPE_CHECKING:
-    from torch_cgx import codecs, compat
+    from torch_cgx import codecs, compat, nn
     from torch_cgx._C import (
         AbortedError,
         CgxError,
@@ -43,8 +43,16 @@ if TYPE_CHECKING:
     )
     from torch_cgx._config import Layer
     from torch_cgx._counters import Counters, Stats, Tuning
+    from torch_cgx._exchange import all_to_all_single, broadcast
     from torch_cgx._flight_record import dump_flight_record, flight_record
+    from torch_cgx._point_to_point import irecv, isend, recv, send
     from torch_cgx._simulate import Simulation, simulate
+    from torch_cgx._simulate_moves import (
+        SimulatedMove,
+        simulate_all_to_all,
+        simulate_broadcast,
+        simulate_send,
+    )
 
 __version__ = "0.1.0"
 
@@ -58,6 +66,7 @@ __all__ = [
     "Options",
     "PeerLostError",
     "ResourceError",
+    "SimulatedMove",
     "Simulation",
     "Stats",
     "TimeoutError",
@@ -66,14 +75,24 @@ __all__ = [
     "all_gather_into_tensor",
     "all_gather_single",
     "all_reduce",
+    "all_to_all_single",
+    "broadcast",
     "codecs",
     "compat",
     "dump_flight_record",
     "flight_record",
+    "irecv",
+    "isend",
+    "nn",
+    "recv",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
     "reset_stats",
+    "send",
     "simulate",
+    "simulate_all_to_all",
+    "simulate_broadcast",
+    "simulate_send",
     "stats",
     "tuning",
 ]
@@ -101,8 +120,16 @@ _HOME = {
     ),
     "torch_cgx._config": ("Layer",),
     "torch_cgx._counters": ("Counters", "Stats", "Tuning"),
+    "torch_cgx._exchange": ("all_to_all_single", "broadcast"),
     "torch_cgx._flight_record": ("dump_flight_record", "flight_record"),
+    "torch_cgx._point_to_point": ("irecv", "isend", "recv", "send"),
     "torch_cgx._simulate": ("Simulation", "simulate"),
+    "torch_cgx._simulate_moves": (
+        "SimulatedMove",
+        "simulate_all_to_all",
+        "simulate_broadcast",
+        "simulate_send",
+    ),
 }
 # Former places of what torch_cgx.compat has.
 _MOVED = ("clear_layers", "register_layer", "set_quantization_bits", "set_quantization_bucket_size")
@@ -119,7 +146,7 @@ def __getattr__(name: str) -> Any:
         value = engine if name == "_C" else getattr(engine, name)
     elif name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    elif name in ("codecs", "compat"):
+    elif name in ("codecs", "compat", "nn"):
         value = importlib.import_module(f"torch_cgx.{name}")
     elif name in _MOVED:
         from torch_cgx._renamed import warn_of_old

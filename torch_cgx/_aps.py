@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 from torch_cgx import _C, _config, _shifts
 from torch_cgx._dtypes import COMPUTED
+from torch_cgx._work import WorkWithEnd
 
 Plan = Sequence[tuple[int, "_C.Codec | None"]]
 
@@ -106,67 +106,8 @@ class Shift:
         return [every[number] for number in self._encoded]
 
 
-class ShiftedWork(dist.Work):
-    """The work of a reduction of a shifted tensor: its end shifts the tensor back, once, by the
-    first of wait(), is_completed() and the future to see it.
-    """
-
-    def __init__(self, work: dist.Work, tensor: torch.Tensor, undo: Callable[[], None]):
-        super().__init__()
-        self._work, self._tensor, self._undo = work, tensor, undo
-        self._lock = threading.Lock()
-        self._undone = False
-        self._event: Any = None  # of a GPU: the tensor is shifted back
-
-    def wait(self, timeout: Any = None) -> bool:
-        try:
-            done = self._work.wait() if timeout is None else self._work.wait(timeout)
-        except BaseException:
-            if self._work.is_completed():  # a wait may run out before the work
-                self._settle()
-            raise
-        self._settle()
-        return bool(done)
-
-    def is_completed(self) -> bool:
-        done = bool(self._work.is_completed())
-        if done:
-            self._settle()
-        return done
-
-    def is_success(self) -> bool:
-        return bool(self._work.is_success())
-
-    def exception(self) -> Any:
-        return self._work.exception()
-
-    def synchronize(self) -> None:
-        self._work.synchronize()
-        self._settle()
-
-    def result(self) -> list[torch.Tensor]:
-        return [self._tensor]
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Holds a list of the tensor."""
-        return _C.tensor_future(self._work, [self._tensor], self._settle)
-
-    def tensor_future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Holds `tensor`, which is the one that was reduced."""
-        return _C.tensor_future(self._work, tensor, self._settle)
-
-    def _settle(self) -> None:
-        device = self._tensor.device
-        with self._lock:
-            if not self._undone:
-                self._undone = True
-                with torch.no_grad():
-                    self._undo()
-                if device.type == "cuda":
-                    self._event = torch.Event(device)
-                    self._event.record(torch.accelerator.current_stream(device))
-            elif self._event is not None:  # perhaps on another stream
-                torch.accelerator.current_stream(device).wait_event(self._event)
+class ShiftedWork(WorkWithEnd):
+    """The work of a reduction of a shifted tensor: its end shifts the tensor back."""
 
 
 def all_reduce(

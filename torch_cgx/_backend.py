@@ -133,6 +133,20 @@ def check_group(group: Any, name: str = "group") -> None:
         )
 
 
+def group_of(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """The default group for None. RuntimeError if there is none; TypeError for anything else than a
+    process group.
+    """
+    if group is None:
+        if not dist.is_initialized():
+            raise RuntimeError(
+                'there is no process group yet: dist.init_process_group("cgx") first'
+            )
+        group = dist.distributed_c10d._get_default_group()
+    check_group(group)
+    return group
+
+
 def check_op(op: Any) -> None:
     """TypeError if `op` is not a reduction."""
     if not isinstance(op, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
@@ -150,13 +164,7 @@ def backend_of(
     RuntimeError if there is no process group yet; ValueError, which names the group's backend, if
     that is not cgx.
     """
-    if group is None:
-        if not dist.is_initialized():
-            raise RuntimeError(
-                'there is no process group yet: dist.init_process_group("cgx") first'
-            )
-        group = dist.distributed_c10d._get_default_group()
-    check_group(group)
+    group = group_of(group)
     device = torch.device(device)
     try:
         backend = group._get_backend(device)

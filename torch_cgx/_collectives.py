@@ -14,12 +14,19 @@ import torch
 import torch.distributed as dist
 
 from torch_cgx import _aps
+from torch_cgx._arguments import (
+    check_async_op,
+    check_residual,
+    check_tensor,
+    finish,
+    key_of,
+    not_a_member,
+)
 from torch_cgx._backend import backend_of, check_group, check_op
 from torch_cgx._config import codec_of, layers_of
 from torch_cgx._counters import Stats, Tuning, stats_of
 from torch_cgx._renamed import takes_old_names
-from torch_cgx._steps import check_step, number_of_call
-from torch_cgx._warnings import warn
+from torch_cgx._steps import check_step
 
 # torch 2.13 has new names, and warns of the old ones.
 _torchs_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -64,14 +71,14 @@ def all_reduce(
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses report later failures.
     """
-    _check_async_op(async_op)
-    if _not_a_member(group, "all_reduce"):
+    check_async_op(async_op)
+    if not_a_member(group, "all_reduce"):
         return None
     if config is not None and layers is not None:
         raise ValueError("all_reduce takes config or layers, not both")
-    _check_tensor("tensor", tensor)
+    check_tensor("tensor", tensor)
     check_op(op)
-    _check_residual(residual)
+    check_residual(residual)
     check_step(step)
     _aps.check(aps)
     backend = backend_of(group, tensor.device)
@@ -89,7 +96,7 @@ def all_reduce(
 
     def start() -> dist.Work:
         return backend.all_reduce_layers(
-            tensor, op, plan, async_op, residual=residual, **_key(backend, step)
+            tensor, op, plan, async_op, residual=residual, **key_of(backend, step)
         )
 
     if aps and plan is not None:
@@ -97,7 +104,7 @@ def all_reduce(
         work = _aps.all_reduce(tensor, plan, residual, group, backend.size(), start)
     else:
         work = start()
-    return _finish(work, async_op)
+    return finish(work, async_op)
 
 
 def reduce_scatter_single(
@@ -118,13 +125,13 @@ def reduce_scatter_single(
     arguments as in `all_reduce`. `reduce_scatter_tensor`, torch's name before 2.13, is the same
     function.
     """
-    _check_async_op(async_op)
-    if _not_a_member(group, "reduce_scatter_single"):
+    check_async_op(async_op)
+    if not_a_member(group, "reduce_scatter_single"):
         return None
-    _check_tensor("output", output)
-    _check_tensor("input", input)
+    check_tensor("output", output)
+    check_tensor("input", input)
     check_op(op)
-    _check_residual(residual)
+    check_residual(residual)
     check_step(step)
     backend = backend_of(group, input.device)
     codec = None
@@ -141,9 +148,9 @@ def reduce_scatter_single(
         async_op,
         as_group=config is None,
         residual=residual,
-        **_key(backend, step),
+        **key_of(backend, step),
     )
-    return _finish(work, async_op)
+    return finish(work, async_op)
 
 
 @takes_old_names("all_gather_single", output_tensor="output", input_tensor="input")
@@ -165,12 +172,12 @@ def all_gather_single(
     what is gathered. Other arguments as in `all_reduce`. `all_gather_into_tensor`, torch's name
     before 2.13, is the same function.
     """
-    _check_async_op(async_op)
-    if _not_a_member(group, "all_gather_single"):
+    check_async_op(async_op)
+    if not_a_member(group, "all_gather_single"):
         return None
-    _check_tensor("output_tensor", output_tensor)
-    _check_tensor("input_tensor", input_tensor)
-    _check_residual(residual)
+    check_tensor("output_tensor", output_tensor)
+    check_tensor("input_tensor", input_tensor)
+    check_residual(residual)
     check_step(step)
     backend = backend_of(group, input_tensor.device)
     codec = None
@@ -186,9 +193,9 @@ def all_gather_single(
         async_op,
         as_group=config is None,
         residual=residual,
-        **_key(backend, step),
+        **key_of(backend, step),
     )
-    return _finish(work, async_op)
+    return finish(work, async_op)
 
 
 # torch's names before 2.13, which are here to stay.
@@ -227,40 +234,6 @@ def _device_of(group: dist.ProcessGroup | None) -> torch.device:
     return torch.device("cpu")
 
 
-def _key(backend: Any, step: int | None) -> dict[str, Any]:
-    return {} if step is None else {"step": step, "tensor_number": number_of_call(backend, step)}
-
-
-def _finish(work: dist.Work, async_op: bool) -> dist.Work | None:
-    if async_op:
-        return work
-    work.wait()
-    return None
-
-
-def _not_a_member(group: Any, name: str) -> bool:
-    if group is not dist.GroupMember.NON_GROUP_MEMBER:
-        return False
-    warn(f"torch_cgx.{name}: this rank is not in the given group; nothing done")
-    return True
-
-
-def _check_async_op(async_op: Any) -> None:
-    if not isinstance(async_op, bool):
-        raise TypeError(
-            f"async_op={async_op!r}; allowed: True, False. A configuration is given by name: "
-            "config=..."
-        )
-
-
-def _check_residual(residual: Any) -> None:
-    """Its type; the engine checks what depends on the other tensors."""
-    if residual is not None and not isinstance(residual, torch.Tensor):
-        raise TypeError(
-            f"residual is of type {type(residual).__name__}; allowed: torch.Tensor, None"
-        )
-
-
 def _check_shares(
     what: str, input: torch.Tensor, output: torch.Tensor, size: int, whole: str
 ) -> None:
@@ -276,17 +249,4 @@ def _check_shares(
         raise ValueError(
             f"cgx: {what} on {size} ranks: input has {input.numel()} values, output has "
             f"{output.numel()}; the {whole} must have {size} times as many"
-        )
-
-
-def _check_tensor(name: str, tensor: Any) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} is of type {type(tensor).__name__}; allowed: torch.Tensor")
-    if tensor.is_nested or tensor.layout != torch.strided:
-        layout = "nested" if tensor.is_nested else tensor.layout
-        raise TypeError(f"{name} has the layout {layout}; allowed: torch.strided")
-    if not tensor.is_contiguous():
-        raise ValueError(
-            f"{name} is not contiguous (strides {tuple(tensor.stride())}); allowed: a contiguous "
-            f"tensor, such as {name}.contiguous()"
         )

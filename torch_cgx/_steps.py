@@ -3,8 +3,9 @@
 A call with a step draws its random numbers from (seed, step, tensor number, rank, stage, element).
 The high half of a tensor number says who counts the steps: 0 for the caller of a collective, others
 for a `CGXState`, a `DiLoCo`, an `fsdp.compress`. They count from 1, in the order in which they
-reduce over a group first, which is the same on all ranks; checkpoints hold their numbers. The low
-half tells apart the calls or buffers of one step.
+reduce over a group first, which is the same on all ranks; checkpoints hold their numbers. The
+largest is that of messages between two ranks, which each rank counts by itself. The low half tells
+apart the calls or buffers of one step.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ if TYPE_CHECKING:
 
 MOST = 2**63 - 1
 _HALF = 32  # bits
+_MESSAGES = (2**31 - 1) << _HALF  # number of the first message of a step
 
 
 class _Group:
     """What is known of one process group. step, calls: of explicit calls, the last step and its
-    calls so far. counters: by number.
+    calls so far. sent_step, sent: the same of messages; messages: all of them. counters: by number.
     """
 
     def __init__(self) -> None:
         self.step: int | None = None
         self.calls = 0
+        self.sent_step: int | None = None
+        self.sent = 0
+        self.messages = 0
         self.counters: dict[int, weakref.ref[Any]] = {}
 
 
@@ -52,6 +57,44 @@ def number_of_call(backend: ProcessGroupCGX, step: int) -> int:
         group.step, group.calls = step, 0
     group.calls += 1
     return group.calls - 1
+
+
+def key_of_message(backend: ProcessGroupCGX, step: int | None) -> tuple[int, int]:
+    """Step and tensor number of the next message that this rank sends over the group. step: None
+    for the number of the message.
+    """
+    group = _groups.setdefault(backend.serial, _Group())
+    group.messages += 1
+    if step is None:
+        return group.messages - 1, _MESSAGES
+    if step != group.sent_step:
+        group.sent_step, group.sent = step, 0
+    group.sent += 1
+    return step, _MESSAGES + group.sent
+
+
+def key_of_simulated_message(sequence: int, step: int | None) -> tuple[int, int]:
+    """As `key_of_message` of message number `sequence`, or of the first one of a step."""
+    return (sequence, _MESSAGES) if step is None else (step, _MESSAGES + 1)
+
+
+def key_of_simulated_call(sequence: int, step: int | None) -> tuple[int, int]:
+    """What gives the operators of codecs the random numbers of the engine: in call number
+    `sequence` of a group, or in the first one of a step (number_of_step, csrc/codec/ops/random.h).
+    """
+    if step is None:
+        return sequence, 0
+    return _splitmix64(_splitmix64(_MASK) ^ step), 0
+
+
+_MASK = 2**64 - 1
+
+
+def _splitmix64(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
 
 
 class StepCounter:

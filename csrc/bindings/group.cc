@@ -1,6 +1,7 @@
 #include "bindings/group.h"
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
@@ -177,6 +178,25 @@ c10::intrusive_ptr<c10d::Work> reduce_scatter_codec(
   return group.reduce_scatter_codec(output, input, op, codec_of(codec), call);
 }
 
+c10::intrusive_ptr<c10d::Work> broadcast_codec(ProcessGroupCGX& group, const at::Tensor& tensor,
+                                               int64_t root, const OptionalCodec& codec,
+                                               bool async_op, milliseconds timeout,
+                                               const OptionalTensor& residual,
+                                               std::optional<uint64_t> step,
+                                               uint64_t tensor_number) {
+  const CallOptions call = call_options(timeout, async_op, residual, step, tensor_number);
+  return group.broadcast_codec(tensor, root, codec_of(codec), call);
+}
+
+c10::intrusive_ptr<c10d::Work> all_to_all_codec(
+    ProcessGroupCGX& group, const at::Tensor& output, const at::Tensor& input,
+    const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
+    const OptionalCodec& codec, bool async_op, milliseconds timeout, const OptionalTensor& residual,
+    std::optional<uint64_t> step, uint64_t tensor_number) {
+  const CallOptions call = call_options(timeout, async_op, residual, step, tensor_number);
+  return group.all_to_all_codec(output, input, output_splits, input_splits, codec_of(codec), call);
+}
+
 // The statistics of both engines together.
 StatsSnapshot all_stats(ProcessGroupCGX& group) {
   StatsSnapshot all = group.engine().stats().snapshot();
@@ -296,6 +316,15 @@ void bind_group(py::module_& m) {
           py::arg("timeout") = c10d::kUnsetTimeout, py::kw_only(), py::arg("as_group") = false,
           py::arg("residual") = py::none(), py::arg("step") = py::none(),
           py::arg("tensor_number") = 0, NoGil())
+      .def("broadcast_codec", &broadcast_codec, py::arg("tensor"), py::arg("root"),
+           py::arg("codec"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
+           py::kw_only(), py::arg("residual") = py::none(), py::arg("step") = py::none(),
+           py::arg("tensor_number") = 0, NoGil())
+      .def("all_to_all_codec", &all_to_all_codec, py::arg("output"), py::arg("input"),
+           py::arg("output_splits"), py::arg("input_splits"), py::arg("codec"),
+           py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout, py::kw_only(),
+           py::arg("residual") = py::none(), py::arg("step") = py::none(),
+           py::arg("tensor_number") = 0, NoGil())
       .def("stats", &stats_of)
       .def("tuning", &tuning_of)
       .def("reset_stats", &reset_stats)

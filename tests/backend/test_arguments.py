@@ -193,8 +193,25 @@ def collectives(rank: int, size: int) -> list[str]:
         "(?i)tensor|put|asked for",
     )
     wrong += tries("config", lambda v: torch_cgx.all_gather_single(z, x, config=v))
+    for name in ("src", "group_src", "config", "step", "residual"):
+        wrong += tries(
+            name, lambda v, n=name: torch_cgx.broadcast(x.clone(), **{"config": four, n: v})
+        )
+    for name in ("output_split_sizes", "input_split_sizes", "config", "step", "residual"):
+        wrong += tries(
+            name, lambda v, n=name: torch_cgx.all_to_all_single(x + 1, x, **{"config": four, n: v})
+        )
+    for name in ("forward", "backward", "op"):
+        wrong += tries(name, lambda v, n=name: torch_cgx.nn.all_reduce(x, **{n: v}))
+    for name in ("dst", "tag", "group", "config", "step", "residual"):
+        # Nothing is sent: without a peer there is none but the odd values, which are refused.
+        odd = lambda v, n=name: torch_cgx.isend(x, **{"config": {"bit": 4}, n: v})  # noqa: E731
+        wrong += tries(name, odd, f"{name}|dst|bit|key")
     for call in (
         lambda v: torch_cgx.all_reduce(x.clone(), group=v),
+        lambda v: torch_cgx.broadcast(x.clone(), group=v),
+        lambda v: torch_cgx.all_to_all_single(x + 1, x, group=v),
+        lambda v: torch_cgx.nn.all_gather_single(x, group=v),
         lambda v: torch_cgx.reduce_scatter_single(y, x, group=v),
         lambda v: torch_cgx.all_gather_single(z, x, group=v),
         torch_cgx.stats,

@@ -1,4 +1,4 @@
-"""The benchmarks of DiLoCo and FSDP2: their formulas by hand, and runs without hosts."""
+"""The benchmarks of DiLoCo, FSDP2 and exchanges: their formulas by hand, and runs without hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.training import diloco, fsdp
+from benchmarks.training import diloco, exchanges, fsdp
 from tests.distributed import run_pooled
 
 
@@ -123,3 +123,38 @@ def test_rows_of_fsdp_are_of_equal_seeds(tmp_path):
     document = {"rows": rows, "parameters": 1e6, "hosts": 2, "ranks_per_host": 1, "steps": 3}
     fsdp.draw(document, str(tmp_path / "out.png"))
     assert (tmp_path / "out.png").stat().st_size > 10_000
+
+
+def _exchanged(rank, world_size, model, method):
+    job = {"model": model, "method": method, "bits": exchanges.METHODS[method], "layers": 2,
+           "width": 32, "batch": 8, "seed": 0, "steps": 3}  # fmt: skip
+    return exchanges.trained(job)
+
+
+@pytest.mark.parametrize("model", exchanges.MODELS)
+def test_exact_exchanges_train_as_torchs_do(model):
+    found = {
+        method: run_pooled(_exchanged, 2, model, method, backend="gloo")[0]["loss"]
+        for method in (exchanges.BASE, "cgx exact", "cgx 8/4 bit")
+    }
+    assert found["cgx exact"] == pytest.approx(found[exchanges.BASE], rel=1e-6)
+    assert found["cgx 8/4 bit"] == pytest.approx(found[exchanges.BASE], rel=1e-2)
+    assert found["cgx 8/4 bit"] != found["cgx exact"]
+
+
+def test_rows_of_exchanges_are_of_equal_seeds(tmp_path):
+    def run(method, seed, loss, seconds):
+        return {"model": "experts", "method": method, "seed": seed, "loss": loss,
+                "step_seconds": seconds}  # fmt: skip
+
+    runs = [run(exchanges.BASE, 0, 2.0, 0.3), run("cgx 8 bit", 0, 2.02, 0.1)]
+    runs += [run("cgx 8 bit", 1, 3.96, 0.1), run(exchanges.BASE, 1, 4.0, 0.3)]
+    rows = [
+        exchanges.summary("experts", exchanges.BASE, runs, 1000.0),
+        exchanges.summary("experts", "cgx 8 bit", runs, 250.0),
+    ]
+    assert rows[1]["percent_over_base"] == pytest.approx(0.0)
+    assert rows[1]["faster"] == pytest.approx(3.0) and rows[1]["losses"] == [2.02, 3.96]
+    assert "4.00x" in exchanges.table(rows) and "3.00x" in exchanges.table(rows)
+    exchanges.draw({"rows": rows, "rate": "1gbit"}, str(tmp_path / "out.png"))
+    assert (tmp_path / "out.png").stat().st_size > 5_000

@@ -124,7 +124,13 @@ def test_every_public_name_is_in_the_api(pages):
         assert f"torch_cgx.{name}" in ids or f"torch_cgx.{name}.make" in ids, name
     for name in codecs.__all__:
         assert f"torch_cgx.codecs.{name}" in ids, name
-    for name in (*cgx_utils.__all__, "CGXState.report", "DiLoCo.sync", "fsdp.compress"):
+    for name in (
+        *cgx_utils.__all__,
+        "CGXState.report",
+        "DiLoCo.sync",
+        "fsdp.compress",
+        "pipelining.compress",
+    ):
         assert f"cgx_utils.{name}" in ids, name
     assert {row["name"] for row in _C.settings()} <= pages["api/options.html"].terms
 
