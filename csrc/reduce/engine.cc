@@ -113,7 +113,8 @@ View Engine::residual_view(const Plan& plan, const Residual& residual) const {
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
                  const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead,
-                 const Residual& residual, const std::optional<StepKey>& key) {
+                 const Residual& residual, const std::optional<StepKey>& key,
+                 const void* const* input_parts) {
   const uint64_t shown = number.value_or(sequence_ + 1);
   const auto title = [&] { return CallTitle{{name_of(plan.operation), shown}, "", rank_, size_}; };
   const auto text_of = [&](const Failure& failure) {
@@ -137,6 +138,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
               work_,
               *stages_};
     call.residual = residual_view(plan, residual);
+    call.input_parts = input_parts;
     stats.calls += 1;
     stats.compressed_calls += plan.compressed ? 1 : 0;
     stats.values += plan.values;
