@@ -21,6 +21,7 @@ struct EngineCall {
     std::shared_ptr<const Plan> plan;
     at::Tensor input, output;  // one tensor in all-reduces
     at::Tensor result;         // the caller's: gets a copy of `output` if that is another tensor
+    Tensors shards{};          // of a reduce-scatter whose shards lie apart: `input` is the own one
   };
 
   /// What is left to do when the values are there.

@@ -1,7 +1,6 @@
 #include "backend/engine_calls.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/mul.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -103,33 +102,6 @@ at::Tensor contribution(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   if (!factor->tensor_factor.defined()) return at::mul(plain, factor->double_factor);
   return at::mul(plain, factor->tensor_factor.reshape({}).to(plain.options()));
-}
-
-// True if the tensors lie one behind the other in one storage.
-bool adjoin(const Tensors& tensors) {
-  const auto* next = static_cast<const char*>(tensors.front().const_data_ptr());
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_contiguous() || tensor.is_neg() || tensor.is_conj()) return false;
-    if (tensor._is_zerotensor() || !tensor.storage().is_alias_of(tensors.front().storage()) ||
-        tensor.const_data_ptr() != next) {
-      return false;
-    }
-    next += tensor.nbytes();
-  }
-  return true;
-}
-
-// The values of tensors of one length, one behind the other.
-at::Tensor joined(const Tensors& tensors) {
-  at::AutoDispatchBelowADInplaceOrView no_autograd;
-  const auto count = static_cast<int64_t>(tensors.size());
-  const int64_t each = tensors.front().numel();
-  if (each > 0 && adjoin(tensors)) {
-    return tensors.front().as_strided({count * each}, {1});
-  }
-  Tensors flat;
-  for (const at::Tensor& tensor : tensors) flat.push_back(readable(tensor).view({-1}));
-  return at::cat(flat);
 }
 
 int bits_of(const Plan& plan) {
@@ -239,12 +211,20 @@ EngineCall EngineCalls::reduce_scatter_list(const at::Tensor& output, const Tens
   std::vector<EngineCall::Part> parts;
   int64_t values = 0;
   if (even) {
-    const at::Tensor whole = contribution(joined(inputs), op);
-    const at::Tensor in = apart(whole, out, part_of(whole, out, group_.rank));
-    values = whole.numel();
+    const auto own = static_cast<size_t>(group_.rank);
+    Tensors shards;
+    for (const at::Tensor& input : inputs) {
+      at::Tensor in = contribution(input, op);
+      // The own shard is read before the output is written.
+      const bool in_place = shards.size() == own && in.const_data_ptr() == out.const_data_ptr();
+      if (share_memory(in, out) && !in_place) in = in.clone();
+      values += in.numel();
+      shards.push_back(std::move(in));
+    }
     auto plan = engine_.plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
                                     raw_codec(), dtype, combine_of(op));
-    parts.push_back({std::move(plan), in, out, output});
+    const at::Tensor in = shards[own];
+    parts.push_back({std::move(plan), in, out, output, std::move(shards)});
   } else {
     // To each rank its own, one after the other. The output may be an input that is read later.
     values = CallShape::kUneven;

@@ -211,8 +211,11 @@ void Executor::run_plan(Engine& engine, const EngineCall& call, const EngineCall
   record.served_by(tuned.plan, engine.communicator());
   const uint64_t before = engine.stats().bytes_sent;
   const int64_t begin = tuned.turn.timed() ? Autotuner::now() : 0;
+  std::vector<const void*> shards;
+  for (const at::Tensor& shard : part.shards) shards.push_back(shard.const_data_ptr());
   engine.run(*tuned.plan, part.input.data_ptr(), part.output.data_ptr(), call.average, deadline,
-             record.number, nullptr, residual_of(call.options.residual), call.options.key);
+             record.number, nullptr, residual_of(call.options.residual), call.options.key,
+             shards.empty() ? nullptr : shards.data());
   const int64_t end = tuned.turn.timed() ? Autotuner::now() : 0;
   record.count_sent(engine.stats().bytes_sent - before);
   if (tuned.tuned_class != nullptr) autotuner_->ran(tuned, {begin, end});

@@ -134,9 +134,11 @@ struct Engine::RunOptions {
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
                  const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead,
-                 const Residual& residual, const std::optional<StepKey>& key) {
+                 const Residual& residual, const std::optional<StepKey>& key,
+                 const void* const* input_parts) {
   carry_out(plan, {average, deadline, number, overhead, residual_view(plan, residual), key},
             [&](Call& call) {
+              call.input_parts = input_parts;
               if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
                 stages_->copy(output, input, plan.values * size_of(plan.dtype));
               }

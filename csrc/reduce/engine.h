@@ -94,12 +94,15 @@ class Engine {
   /// residual: this rank's; the others may have none. It must not overlap the tensors. A failure may
   /// leave it partly written.
   /// key: of random numbers, equal on all ranks; none: the engine's count of calls.
+  /// input_parts: of a reduce-scatter on the host whose input is not one behind the other: the
+  /// address of each rank's shard. `input` is the own one then.
   /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
   /// later run() throws the same). Their origin() is the cause without this call's title.
   void run(const Plan& plan, const void* input, void* output, bool average,
            const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
            Stats* overhead = nullptr, const Residual& residual = {},
-           const std::optional<StepKey>& key = std::nullopt);
+           const std::optional<StepKey>& key = std::nullopt,
+           const void* const* input_parts = nullptr);
 
   /// Runs a move on the memory of its pieces; all ranks run equal moves in the same order as plans.
   /// Other arguments and errors as of run().

@@ -64,8 +64,7 @@ HYBRID = ["HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"]
 @pytest.mark.parametrize("use_orig_params", [True, False])
 def test_strategies(strategy, use_orig_params):
     options = {"use_orig_params": use_orig_params}
-    # FSDP1 reduces and scatters sums: without compression those go to gloo.
-    first, second = same_as_gloo(_trained, 2, strategy, options, engine=strategy == "NO_SHARD")
+    first, second = same_as_gloo(_trained, 2, strategy, options)
     assert first[1].keys() == second[1].keys() and len(first[1]) > 0
     assert all(torch.equal(first[1][name], second[1][name]) for name in first[1])
 

@@ -35,7 +35,10 @@ struct Case {
   bool direct = false;  // of exact values only
   bool nan = false;     // one in the tensor of the recorded rank
   bool checksum = false;
+  Combine combine = Combine::kSum;
 };
+
+constexpr int kRoot = 1;  // of reduces
 
 const std::vector<std::string> kTwoHosts = {"a", "a", "b", "b"};
 
@@ -55,6 +58,18 @@ const Case kCases[] = {
     {.reduction = Reduction::kRing, .hosts = {"b", "a", "c"}},
     {.operation = Operation::kReduceScatter, .hosts = kTwoHosts},
     {.operation = Operation::kAllGather, .hosts = kTwoHosts},
+};
+
+// Of exact values alone. One all-reduce for each type that codecs do not take, with changing ops;
+// then of int32.
+constexpr Combine kOps[] = {Combine::kSum,    Combine::kMin,   Combine::kMax,   Combine::kProduct,
+                            Combine::kBitAnd, Combine::kBitOr, Combine::kBitXor};
+const Case kExactCases[] = {
+    {.operation = Operation::kReduce, .combine = Combine::kMax},
+    {.operation = Operation::kReduce, .reduction = Reduction::kScatterReduceAllGather},
+    {.operation = Operation::kReduce, .hosts = kTwoHosts, .average = true},
+    {.operation = Operation::kReduceScatter, .combine = Combine::kMin},
+    {.operation = Operation::kReduceScatter, .hosts = kTwoHosts, .combine = Combine::kBitXor},
 };
 
 // More than one round, and what is left of one.
@@ -118,6 +133,8 @@ std::string line_of(const Case& c, const Plan& plan, const char* link, uint64_t 
                             ", \"dtype\": ", quoted(name_of(plan.dtype)));
   line += str_of(", \"hosts\": ", list(c.hosts, quoted), ", \"link\": ", quoted(link),
                  ", \"sequence\": ", sequence, ", \"with\": ", list(flags, quoted));
+  if (plan.combine != Combine::kSum) line += str_of(", \"op\": ", quoted(name_of(plan.combine)));
+  if (plan.root >= 0) line += str_of(", \"root\": ", plan.root);
   line += str_of(", \"layers\": ", list(plan.layers, [](const Layer& l) { return text_of(l); }),
                  ", \"rounds\": ", plan.rounds.size(),
                  ", \"chunks\": ", list(plan.rounds.at(0).shards, chunks));
@@ -157,12 +174,17 @@ void add_lines(const Case& c, const std::shared_ptr<const Codec>& codec, DType d
   run_ranks(size, [&](int rank) {
     Engine& engine = *group.ranks[static_cast<size_t>(rank)];
     engine.set_sequence(sequence);
-    const auto mine = c.operation == Operation::kAllReduce
-                          ? engine.plan_all_reduce({{kValues, codec}, {kExact, raw_codec()}}, dtype)
-                          : engine.plan_shards(c.operation, kShard, codec, dtype);
+    const auto mine =
+        c.operation == Operation::kAllReduce
+            ? engine.plan_all_reduce({{kValues, codec}, {kExact, raw_codec()}}, dtype, c.combine)
+        : c.operation == Operation::kReduce
+            ? engine.plan_reduce(kValues, dtype, c.combine, kRoot)
+            : engine.plan_shards(c.operation, kShard, codec, dtype, c.combine);
     auto x = values(mine->values, 0, sequence + static_cast<uint64_t>(rank));
     if (c.nan && rank == kRecorded) x[0] = std::nanf("");
-    auto input = tensor_of(x, dtype), output = input;
+    std::vector<std::byte> input(mine->values * size_of(dtype));
+    if (kComputed.has(dtype)) input = tensor_of(x, dtype);
+    auto output = input;
     const bool in_place = c.operation == Operation::kAllReduce;
     const auto run = [&] {
       engine.run(*mine, input.data(), in_place ? input.data() : output.data(), c.average,
@@ -227,6 +249,21 @@ std::vector<std::string> all_lines() {
     }
     for (size_t i = 1; i < all.size(); ++i) {
       add_lines({}, make_codec(all[i]), DType::kFloat32, uint64_t{1} << 40, lines);
+    }
+  }
+  uint64_t sequence = 0;
+  for (int number = 3; number < kDTypeCount; ++number) {
+    const auto dtype = static_cast<DType>(number);
+    if (!kReduced.has(dtype)) continue;
+    const DTypeKind kind = kind_of(dtype);
+    const size_t ops = kind == DTypeKind::kComplex ? 1 : kind == DTypeKind::kFloat ? 4 : 7;
+    add_lines({.combine = kOps[sequence % ops]}, raw_codec(), dtype, sequence, lines);
+    ++sequence;
+  }
+  for (const Case& c : kExactCases) {
+    add_lines(c, raw_codec(), DType::kInt32, sequence++, lines);
+    if (c.operation == Operation::kReduce) {
+      add_lines(c, raw_codec(), DType::kFloat32, sequence++, lines);
     }
   }
   return lines;

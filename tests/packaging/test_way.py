@@ -95,6 +95,7 @@ def _file_of(function, way):
     scopes = {name.rpartition("::")[0] or name: file for file, name in way}
     # The table names one function a file; these are what else a file runs.
     scopes["Summing"] = "csrc/reduce/schedule/host_stages.cc"
+    scopes["run_team"] = "csrc/reduce/schedule/one_level.cc"
     scopes["relay::Sender"] = "csrc/comm/relay/sender.cc"
     return scopes.get(function.rpartition("::")[0] or function)
 

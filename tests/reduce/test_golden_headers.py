@@ -19,9 +19,14 @@ FIELDS = (
     "magic version operation algorithm dtype sequence round sender flags family config layers "
     "plan_hash values payload_bytes"
 ).split()
-OPERATIONS = {"all_reduce": 1, "reduce_scatter_tensor": 2, "all_gather_into_tensor": 3}
+OPERATIONS = {"all_reduce": 1, "reduce_scatter_tensor": 2, "all_gather_into_tensor": 3, "reduce": 4}
 ALGORITHMS = {"one-shot": 1, "scatter-reduce-all-gather": 2, "ring": 3, "direct": 4}
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+EXACT = (
+    "float64 uint8 int8 int16 uint16 int32 uint32 int64 uint64 bool complex32 complex64 complex128"
+)
+NUMBERS = DTYPES | {name: 3 + i for i, name in enumerate(EXACT.split())}
+OPS = {op: i for i, op in enumerate("SUM MIN MAX PRODUCT BAND BOR BXOR".split())}
 NON_FINITE, AVERAGE = 1, 2
 CHECKSUM_BYTES = 8
 SENDER = 2  # of all messages of the file
@@ -45,12 +50,16 @@ def plan_hash(row: dict[str, Any]) -> int:
     sequence = [
         OPERATIONS[row["operation"]],
         ALGORITHMS[row["algorithm"]],
-        DTYPES[row["dtype"]],
+        NUMBERS[row["dtype"]],
         len(row["hosts"]),
         len(row["layers"]),
     ]
     for count, family, numbers in row["layers"]:
         sequence += [count, config_hash(family, numbers)]
+    if "op" in row:
+        sequence.append(OPS[row["op"]])
+    if row["operation"] == "reduce":
+        sequence.append(row["root"])
     sequence.append(row["rounds"])
     for shard in row["chunks"]:
         sequence += shard
@@ -101,15 +110,17 @@ def test_headers_say_what_the_document_says() -> None:
                 "version": 3,
                 "operation": OPERATIONS[row["operation"]],
                 "algorithm": ALGORITHMS[row["algorithm"]],
-                "dtype": DTYPES[row["dtype"]],
+                "dtype": NUMBERS[row["dtype"]],
                 "sequence": row["sequence"],
                 # Direct values follow without headers, also those of later rounds.
                 "round": 0 if row["algorithm"] == "direct" else number,
                 "sender": SENDER,
-                "flags": AVERAGE * ("average" in row["with"]) + NON_FINITE * ("nan" in row["with"]),
+                "flags": AVERAGE * ("average" in row["with"])
+                + NON_FINITE * ("nan" in row["with"])
+                + 16 * OPS[row.get("op", "SUM")],
                 "family": FAMILIES[codec[0]]["id"] if codec else 0,
                 "config": config % 2**32 if config is not None else 0,
-                "layers": len(row["layers"]),
+                "layers": row.get("root", len(row["layers"])),
                 "plan_hash": int(row["plan_hash"], 16),
                 "values": sum(count for count, *_ in row["layers"]),
                 "payload_bytes": size - HEADER.size - extra,
@@ -164,3 +175,7 @@ def test_every_family_and_kind_of_call_has_headers() -> None:
             end = WIDEST.get((name, parameter["name"]), ends[parameter["kind"]])
             assert end in numbers, (name, parameter["name"], write)
     assert any(row["algorithm"] == "direct" for row in ROWS)
+    assert {row["dtype"] for row in ROWS} == NUMBERS.keys()
+    assert {row.get("op", "SUM") for row in ROWS} == OPS.keys()
+    reduces = {(row["algorithm"], row["link"]) for row in ROWS if row["operation"] == "reduce"}
+    assert len(reduces) >= 4, reduces

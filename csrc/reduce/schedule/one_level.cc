@@ -1,4 +1,5 @@
 // Reductions among ranks that are all alike: one host, or hosts of one rank each.
+#include <algorithm>
 #include <numeric>
 
 #include "reduce/schedule/arrivals.h"
@@ -63,14 +64,23 @@ void reduce(Call& call, const void* input, void* output) {
   run_team(call, reduce_team_algorithm(call.plan.algorithm), in, out);
 }
 
+View shards_view(const Call& call, const void* input) {
+  View view{static_cast<std::byte*>(const_cast<void*>(input)), 0, call.plan.dtype, false, true};
+  if (call.input_parts != nullptr) {
+    view.parts = call.input_parts;
+    view.part_values = std::max<size_t>(call.plan.values / static_cast<size_t>(call.plan.size), 1);
+  }
+  return view;
+}
+
 void reduce_scatter(Call& call, const void* input, void* output) {
   Channel channel = open_channel(call);
   const DType dtype = call.plan.dtype;
   const auto rank = static_cast<size_t>(channel.rank());
   const size_t shard = call.plan.values / static_cast<size_t>(channel.size());
-  const View in{static_cast<std::byte*>(const_cast<void*>(input)), 0, dtype, false, true};
+  const View in = shards_view(call, input);
   const View out{static_cast<std::byte*>(output), shard * rank, dtype};
-  call.stages.check_input(call, input, call.plan.values);
+  call.stages.check_shards(call, in);
   auto chunks = [&](size_t round) -> const std::vector<Chunk>& {
     return shard_of(call, round).chunks;
   };

@@ -67,6 +67,9 @@ struct Call {
   bool met_nonfinite = false;
   /// Error feedback (residual.h): fp32 or bf16 values beside those of the input. Null base: none.
   View residual{};
+  /// Of a reduce-scatter: the shards of this rank's input, where they lie apart. Null: one behind
+  /// the other.
+  const void* const* input_parts = nullptr;
 
   /// Divisor of sums over all ranks.
   float divisor() const { return identity.average ? static_cast<float>(plan.size) : 1.0F; }
@@ -80,6 +83,9 @@ void all_reduce_two_levels(Call& call, void* data);
 /// Both: plan.values values; they may be the same. Only the root writes its output.
 void reduce(Call& call, const void* input, void* output);
 void reduce_two_levels(Call& call, const void* input, void* output);
+
+/// The input of a reduce-scatter as a view, wherever its shards lie.
+View shards_view(const Call& call, const void* input);
 
 /// `input`: plan.values values; `output`: one shard (plan.values / size). They may overlap only if
 /// output is the rank's own shard of input.

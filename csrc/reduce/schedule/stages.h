@@ -90,6 +90,14 @@ class Stages {
     decode(call, {&one, 1}, output);
   }
 
+  /// check_input() of shards, which may lie apart.
+  void check_shards(Call& call, const View& input) {
+    if (input.parts == nullptr) return check_input(call, input.base, call.plan.values);
+    for (int rank = 0; rank < call.plan.size; ++rank) {
+      check_input(call, input.parts[rank], call.plan.values / static_cast<size_t>(call.plan.size));
+    }
+  }
+
   /// data += the call's residual, which keeps what is lost when the sum is rounded to the plan's
   /// dtype. For values that travel as they are, and for groups of one rank.
   void add_residual(Call& call, void* data, size_t values);

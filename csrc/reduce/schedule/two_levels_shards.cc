@@ -68,9 +68,7 @@ class Shards {
 class ReduceScatter : private Shards {
  public:
   ReduceScatter(Call& call, const void* input, void* output)
-      : Shards(call),
-        input_{static_cast<std::byte*>(const_cast<void*>(input)), 0, dtype_, false, true},
-        output_(static_cast<std::byte*>(output)) {}
+      : Shards(call), input_(shards_view(call, input)), output_(static_cast<std::byte*>(output)) {}
 
   void run() {
     Shards::run([&](int stage, size_t number) { announce(stage, number); },
@@ -299,7 +297,7 @@ class AllGather : private Shards {
 }  // namespace
 
 void reduce_scatter_two_levels(Call& call, const void* input, void* output) {
-  call.stages.check_input(call, input, call.plan.values);
+  call.stages.check_shards(call, shards_view(call, input));
   ReduceScatter(call, input, output).run();
 }
 

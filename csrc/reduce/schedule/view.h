@@ -17,9 +17,17 @@ struct View {
   bool packed = false;
   /// The caller's values, to which the call's residual (if there is one) has yet to be added.
   bool plus_residual = false;
+  /// If not null: values [k * part_values, (k + 1) * part_values) lie at parts[k], whatever `base`
+  /// is. A run lies in one part.
+  const void* const* parts = nullptr;
+  size_t part_values = 0;
 
   /// Value number `value` of a run.
   std::byte* at(const Run& run, size_t value) const {
+    if (parts != nullptr) {
+      auto* part = static_cast<std::byte*>(const_cast<void*>(parts[run.offset / part_values]));
+      return part + (run.offset % part_values + value) * size_of(dtype);
+    }
     const size_t place = (packed ? run.packed : run.offset - first_value) + value;
     return base + place * size_of(dtype);
   }
