@@ -98,6 +98,11 @@ def mismatch_pending(name: str, layout: str) -> bool:
     return not ALL and (layout != "shm" or (uneven and lengths))
 
 
+def absent_pending(call: str) -> bool:
+    """Whether ranks that wait for a live rank do not see that another one has died."""
+    return not ALL and call == "any_source"
+
+
 # Longer messages would be killed in their middle, which Gloo does not notice: 8 << 20 later.
 LONGEST_IN_STRESS = (8 << 20) if ALL else (128 << 10)  # bytes of all parts of a call
 
