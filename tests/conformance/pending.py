@@ -99,8 +99,8 @@ def mismatch_pending(name: str, layout: str) -> bool:
 
 
 def absent_pending(call: str) -> bool:
-    """Whether ranks that wait for a live rank do not see that another one has died."""
-    return not ALL and call == "any_source"
+    """Whether ranks that wait for a message of a live rank do not see that another one has died."""
+    return not ALL and call in ("send_recv", "batch", "any_source")
 
 
 # Longer messages would be killed in their middle, which Gloo does not notice: 8 << 20 later.
