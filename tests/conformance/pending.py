@@ -77,9 +77,14 @@ def leaving_pending(op: str, root: bool) -> bool:
     return not ALL and root and op in ("broadcast", "scatter")
 
 
-def abort_pending(op: str, hosts: str) -> bool:
-    """Whether abort() on another host leaves ranks waiting: receives do not look at the store."""
-    return not ALL and op == "batch" and len(set(hosts)) > 1
+def abort_pending(op: str) -> bool:
+    """Whether abort() on one rank leaves others waiting: a receive from a rank that lives and does
+    not send ends at its timeout.
+    """
+    return not ALL and op in MESSAGES
+
+
+MESSAGES = ("batch", "tagged", "any_source")
 
 
 def mismatch_pending(name: str, layout: str) -> bool:
@@ -93,13 +98,15 @@ def mismatch_pending(name: str, layout: str) -> bool:
     return not ALL and (layout != "shm" or (uneven and lengths))
 
 
+def absent_pending(call: str) -> bool:
+    """Whether ranks that wait for a message of a live rank do not see that another one has died."""
+    return not ALL and call in ("send_recv", "batch", "any_source")
+
+
 # Longer messages would be killed in their middle, which Gloo does not notice: 8 << 20 later.
 LONGEST_IN_STRESS = (8 << 20) if ALL else (128 << 10)  # bytes of all parts of a call
 
 
-def stress_pending(op: str, hosts: bool) -> bool:
-    """Whether its waits outlast a death or an abort elsewhere (`kill_pending`, `abort_pending`)."""
-    return not ALL and (op in ("any_source", "reduce_elsewhere") or (hosts and op in MESSAGES))
-
-
-MESSAGES = ("batch", "tagged", "any_source")
+def stress_pending(op: str) -> bool:
+    """Whether its waits outlast a death or an abort elsewhere, or it fails by itself."""
+    return not ALL and (op in MESSAGES or op in ("reduce_elsewhere", "all_gather_uneven"))

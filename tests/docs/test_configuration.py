@@ -26,6 +26,7 @@ TESTS = {
         "HOSTS",
         "MPICH",
         "OPENMPI",
+        "PENDING",
         "RECIPES",
         "SITE",
         "WARM",

@@ -5,6 +5,7 @@ and whether they can go on. Used by test_dead_collectives.py and by tests/stress
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import mmap
 import random
 import signal
@@ -194,6 +195,28 @@ def any_source(rank: int, size: int, n: int) -> Call:
     return run
 
 
+@_call
+def in_flight(rank: int, size: int, n: int) -> Call:
+    """Several at once, waited for in another order."""
+    x, parts, total = _bytes(n), _parts(n, size), torch.zeros(max(1, n // 4))
+    y, z = _bytes(n), _bytes(n)
+    after, before = (rank + 1) % size, (rank - 1) % size
+
+    def run() -> None:
+        works = [
+            dist.broadcast(x, 0, async_op=True),
+            dist.all_reduce(total, async_op=True),
+            dist.isend(y, after),
+            dist.all_gather(parts, parts[rank].clone(), async_op=True),
+            dist.irecv(z, before),
+            dist.barrier(async_op=True),
+        ]
+        for work in reversed(works):
+            work.wait()
+
+    return run
+
+
 # ---- one life of a group ----
 
 
@@ -215,6 +238,8 @@ class Counts:
 class Kill:
     """One experiment. delay: of the signal, in calls after all ranks have made some. restart: the
     survivors make a new group. stop: SIGSTOP in place of SIGKILL, which ends in a TimeoutError.
+    absent: a rank that lives and makes only the first calls: nobody may wait for the victim, and
+    still all get its error.
     """
 
     layout: str
@@ -224,12 +249,14 @@ class Kill:
     delay: float
     restart: bool = True
     stop: bool = False
+    absent: int | None = None
 
     def __str__(self) -> str:
         size = f"{self.nbytes >> 20} MiB" if self.nbytes >= 1 << 20 else f"{self.nbytes} bytes"
+        absent = "" if self.absent is None else f", rank {self.absent} makes no more calls"
         return (
             f"{self.call} of {size} over {self.layout}, rank {self.victim} "
-            f"{'stopped' if self.stop else 'killed'} {self.delay:.2f} calls after its start"
+            f"{'stopped' if self.stop else 'killed'} {self.delay:.2f} calls after its start{absent}"
         )
 
 
@@ -243,11 +270,19 @@ def _survive(rank: int, size: int, store: Any, kill: Kill, counts: Counts) -> An
     began = time.monotonic()
     try:
         while time.monotonic() - began < TIMEOUT + 20:
+            if rank == kill.absent and counts[rank] == WARM:
+                others = [r for r in range(size) if r not in (rank, kill.victim)]
+                store.wait(
+                    [f"failed/{r}" for r in others], datetime.timedelta(seconds=TIMEOUT + 10)
+                )
+                return None
             call()
             counts.add(rank)
         return "no error"
     except Exception as error:
         noticed, kind, text = time.monotonic(), type(error).__name__, str(error)
+    if kill.absent is not None:
+        store.set(f"failed/{rank}", "")
     start = time.monotonic()
     again = ""
     try:
@@ -310,6 +345,8 @@ def _judge(kill: Kill, died: float, outcomes: Sequence[Any]) -> tuple[float, lis
             if not kill.stop and not isinstance(outcome, Lost):
                 wrong.append(f"{kill}: the victim answered {outcome}")
             continue
+        if rank == kill.absent and outcome is None:
+            continue
         if not isinstance(outcome, tuple):
             wrong.append(f"{kill}: rank {rank}: {outcome}")
             continue
@@ -348,7 +385,11 @@ def set_slack(seconds: float) -> None:
     _slack = seconds
 
 
-def draw(rng: random.Random, call: str, layout: str, nbytes: int) -> Kill:
+def draw(rng: random.Random, call: str, layout: str, nbytes: int, absent: bool = False) -> Kill:
     """The victim, and the moment: anywhere in a call, or in the next one."""
     size = len(LAYOUTS[layout][0])
-    return Kill(layout, call, nbytes, rng.randrange(size), rng.uniform(0, 2), rng.random() < 0.5)
+    victim = rng.randrange(size)
+    kill = Kill(layout, call, nbytes, victim, rng.uniform(0, 2), rng.random() < 0.5)
+    if absent:
+        kill.absent, kill.restart = (victim + rng.randrange(1, size)) % size, False
+    return kill

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from tests.conformance.pending import kill_pending
+from tests.conformance.pending import absent_pending, kill_pending
 from tests.distributed import run_pooled
 from tests.faults import killing
 from tests.faults.killing import Kill
@@ -61,6 +61,13 @@ def check(name: str, kills: list[Kill]) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_rank_killed_at_any_moment(name: str) -> None:
     check(name, draw(name, list(killing.CALLS)))
+
+
+@pytest.mark.slow
+def test_a_rank_killed_while_others_wait_for_one_that_lives() -> None:
+    rng = random.Random(1 if os.environ.get("CI") else None)
+    calls = [call for call in killing.CALLS if not absent_pending(call)]
+    check("absent", [killing.draw(rng, c, "shm 4", rng.choice(SHORT), True) for c in calls])
 
 
 @pytest.mark.slow

@@ -121,14 +121,15 @@ def waits(op: str, rank: int) -> bool:
     return not (op in ("gather", "reduce") and rank != 0) and not (op == "batch" and rank == 0)
 
 
-def aborted(rank: int, size: int, hosts: str) -> list[str]:
+def aborted(rank: int, size: int) -> list[str]:
     """A group for each call: all but rank 1 make it, then a thread of rank 0 aborts the group."""
     wrong = []
     for op in OPS:
-        if abort_pending(op, hosts):
+        if abort_pending(op):
             continue
         group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=15))
         place = Place.of(group)
+        communicator = torch_cgx.stats(group)["communicator"]
         start(case_of("barrier", 0, 0), place).wait()
         backend = group._get_backend(torch.device("cpu"))
         timer = threading.Timer(0.1, backend.abort)
@@ -144,23 +145,26 @@ def aborted(rank: int, size: int, hosts: str) -> list[str]:
             kind, text = type(error).__name__, str(error)
         seconds = time.monotonic() - begin
         where = f"{op} after {seconds:.2f} s: {kind}: {text}"
+        if rank == 0:
+            timer.join()
         if rank == 1:
-            if not text or seconds > 1 + SLACK:
+            # Over Gloo the abort may not have come here yet, and the part of a gather needs nobody.
+            silent = not text and (op not in ("gather", "reduce") or communicator == "shm")
+            if silent or seconds > 1 + SLACK:
                 wrong.append(f"a call of an aborted group has to fail at once: {where}")
         elif seconds > 1 + SLACK or ((waits(op, rank) or text) and "abort" not in text):
             wrong.append(where)
         if rank != 1:
             dist.barrier()
-        if rank == 0:
-            timer.join()
         dist.barrier()
         dist.destroy_process_group(group)
     return wrong
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "gloo"])
 def test_an_abort_ends_every_wait(layout: str) -> None:
-    hosts = LAYOUTS[layout]
-    env = [{"CGX_HOST_ID": host} for host in hosts]
-    for rank, wrong in enumerate(run_pooled(aborted, 3, hosts, env=env, timeout=90)):
+    hosts = LAYOUTS.get(layout, "aaa")
+    communicator = "GLOO" if layout == "gloo" else "SHM"
+    env = [{"CGX_HOST_ID": host, "CGX_INNER_COMMUNICATOR_TYPE": communicator} for host in hosts]
+    for rank, wrong in enumerate(run_pooled(aborted, 3, env=env, timeout=90)):
         assert not wrong, f"rank {rank}: " + "\n".join(wrong)

@@ -61,6 +61,28 @@ class Scripted final : public Communicator {
   bool announces_;
 };
 
+// From bits of the input that say nothing else: an input keeps its meaning.
+Operation operation_of(uint8_t group) {
+  switch (group >> 2 & 3) {
+    case 1:
+      return Operation::kReduceScatter;
+    case 2:
+      return Operation::kAllGather;
+    default:
+      return Operation::kAllReduce;
+  }
+}
+
+std::shared_ptr<const Plan> plan_of(Operation operation, const EngineOptions& options,
+                                    const Topology& topology, const std::vector<Layer>& layers,
+                                    DType dtype) {
+  if (operation == Operation::kAllReduce) {
+    return make_all_reduce_plan(options, topology, layers, dtype);
+  }
+  const Layer shard = layers.empty() ? Layer{0, raw_codec()} : layers.front();
+  return make_shards_plan(options, topology, operation, shard.count, shard.codec, dtype);
+}
+
 }  // namespace
 
 void fuzz_engine(const uint8_t* data, size_t size) {
@@ -73,13 +95,14 @@ void fuzz_engine(const uint8_t* data, size_t size) {
   options.intra_reduction = static_cast<Reduction>(input.below(4));
   options.intra = {2000 + input.below(18000), kCapacity};
   options.nonfinite = input.flip() ? NonFinite::kRaise : NonFinite::kPropagate;
+  const Operation operation = operation_of(group);
   const bool average = input.flip();
   const Topology topology = Topology::one_host(ranks);
   auto scripted = std::make_unique<Scripted>(ranks, input.flip());
   const auto layers = take_layers(input, 3, 1500);
   std::shared_ptr<const Plan> plan;
   try {
-    plan = make_all_reduce_plan(options, topology, layers, dtype);
+    plan = plan_of(operation, options, topology, layers, dtype);
   } catch (const ConfigError&) {
     return;
   }
@@ -116,11 +139,16 @@ void fuzz_engine(const uint8_t* data, size_t size) {
     }
   }
   Engine engine({topology, 0, std::move(scripted), nullptr, "scripted"}, options);
-  const size_t bytes = plan->values * size_of(dtype);
-  auto tensor = std::make_unique<std::byte[]>(bytes);
-  input.fill(tensor.get(), bytes);
+  // Each of exactly its size; an all-reduce is in place.
+  const size_t whole = plan->values * size_of(dtype), shard = whole / static_cast<size_t>(ranks);
+  const size_t given = operation == Operation::kAllGather ? shard : whole;
+  const size_t taken = operation == Operation::kReduceScatter ? shard : whole;
+  auto tensor = std::make_unique<std::byte[]>(given);
+  input.fill(tensor.get(), given);
+  std::unique_ptr<std::byte[]> apart;
+  if (operation != Operation::kAllReduce) apart = std::make_unique<std::byte[]>(taken);
   auto run = [&] {
-    engine.run(*plan, tensor.get(), tensor.get(), average,
+    engine.run(*plan, tensor.get(), apart ? apart.get() : tensor.get(), average,
                Deadline::after(std::chrono::seconds(60)));
   };
   try {

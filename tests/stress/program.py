@@ -185,7 +185,6 @@ def draw_exact(
     group: int,
     members: tuple[int, ...],
     settings: dict[str, Any],
-    hosts: bool,
     numel: int,
 ) -> Call:
     """Any operation and type that is not pending, and exact in a group with these settings."""
@@ -202,7 +201,7 @@ def draw_exact(
         # A group may be set to compress sums.
         if reduction in ("SUM", "AVG") and str(dtype)[6:] in DTYPES and "bits" in settings:
             continue
-        if pending.pending(case, len(members)) or pending.stress_pending(op, hosts):
+        if pending.pending(case, len(members)) or pending.stress_pending(op):
             continue
         return Call(group, EXACT, n, str(dtype), key=key, case=case)
 
@@ -212,7 +211,6 @@ def draw_call(
     group: int,
     members: tuple[int, ...],
     settings: dict[str, Any],
-    hosts: bool,
 ) -> Call:
     kind = rng.choice(ENGINE * 3 + (EXACT,) * 6)
     config = draw_config(rng)
@@ -222,7 +220,7 @@ def draw_call(
         # Thousands of messages, of which each waits for a turn on a busy machine: slow, not stuck.
         numel = min(numel, 1 << 14)
     if kind == EXACT:
-        return draw_exact(rng, group, members, settings, hosts, numel)
+        return draw_exact(rng, group, members, settings, numel)
     dtype = rng.choice(DTYPES)
     kinds = ["gauss", "gauss", "equal", "sparse", "offset"]
     data = rng.choice(kinds if dtype == "float16" else [*kinds, "tiny", "huge", "scales"])
@@ -290,7 +288,7 @@ def draw_steps(rng: random.Random, size: int, settings: dict[str, Any], hosts: b
             calls: list[Call] = []
             for _ in range(rng.choice((1, 1, 1, 2, 4, 8, 16))):
                 group = rng.choice(list(members))
-                call = draw_call(rng, group, members[group], options[group], hosts)
+                call = draw_call(rng, group, members[group], options[group])
                 if call.numel > budget:
                     call = Call(group, "all_reduce", 17, key=call.key)
                 budget -= call.numel
