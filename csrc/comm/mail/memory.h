@@ -29,6 +29,7 @@ struct MailRank {
   alignas(kMailUnit) std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleeps;
   std::atomic<uint32_t> left;  // the rank has left the group; it has sent what it has sent
+  std::atomic<int32_t> core;  // 1 + the core that the rank drives on, or has last; a hint
 };
 
 /// The first line is written by the sender, the second by the receiver.
