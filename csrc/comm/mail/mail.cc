@@ -158,10 +158,10 @@ void Mail::wait(MailTransfer& transfer, const Deadline& deadline) {
                         [&] { return transfer.over() || !driving_; });
     }
     if (transfer.over() || !deadline.expired()) continue;
-    book_.fail(transfer.shared_from_this(),
-               book_.failure_of_wait(FailureKind::kTimeout, transfer,
-                                     str_of("deadline passed (set ", deadline.elapsed_text(),
-                                            " ago)")));
+    book_.fail(
+        transfer.shared_from_this(),
+        book_.failure_of_wait(FailureKind::kTimeout, transfer,
+                              str_of("deadline passed (set ", deadline.elapsed_text(), " ago)")));
     wake_driver();
     hand_out(lock);
   }
@@ -174,7 +174,8 @@ void Mail::wait(MailTransfer& transfer, const Deadline& deadline) {
 }
 
 void Mail::drive(Lock& lock, const MailTransfer* target, const Deadline& deadline) {
-  const nanoseconds spin = target != nullptr ? spin_ : std::min<nanoseconds>(spin_, kBackgroundSpin);
+  const nanoseconds spin =
+      target != nullptr ? spin_ : std::min<nanoseconds>(spin_, kBackgroundSpin);
   Clock::time_point idle_since{}, looked = Clock::now();
   note_core();
   for (int looks = 0, moves = 0;;) {
@@ -255,9 +256,9 @@ void Mail::look_at_peers(Clock::time_point& looked) {
 void Mail::end_late() {
   for (const auto& [transfer, deadline] : limits_) {
     if (transfer->over() || !deadline.expired()) continue;
-    book_.fail(transfer, book_.failure_of_wait(FailureKind::kTimeout, *transfer,
-                                               str_of("deadline passed (set ",
-                                                      deadline.elapsed_text(), " ago)")));
+    book_.fail(transfer, book_.failure_of_wait(
+                             FailureKind::kTimeout, *transfer,
+                             str_of("deadline passed (set ", deadline.elapsed_text(), " ago)")));
   }
   std::erase_if(limits_, [](const auto& limit) { return limit.first->over(); });
 }

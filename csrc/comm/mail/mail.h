@@ -96,9 +96,9 @@ class Mail : public std::enable_shared_from_this<Mail> {
   std::vector<std::pair<MailTransferPtr, Deadline>> limits_;
   int waiters_ = 0;
   bool driving_ = false;
-  int core_ = 0;                   // 1 + that of the driver
-  bool asleep_ = false;            // the thread has nothing to do, and must be woken
-  uint64_t generation_ = 0;        // of calls
+  int core_ = 0;                     // 1 + that of the driver
+  bool asleep_ = false;              // the thread has nothing to do, and must be woken
+  uint64_t generation_ = 0;          // of calls
   std::condition_variable changed_;  // a transfer is over, or the driver leaves
   std::condition_variable work_;     // for the thread
   std::thread thread_;
