@@ -163,7 +163,9 @@ def test_a_forked_child_drops_its_parents_group(inner, destroyed):
 
 CALLS = {
     "message": lambda group, peer: (dist.isend if peer else dist.irecv)(
-        torch.ones(10), peer, group=group
+        torch.ones(50_000),
+        peer,
+        group=group,  # longer than what is sent at once
     ),
     "barrier": lambda group, _: dist.barrier(group=group, async_op=True),
     "broadcast": lambda group, _: dist.broadcast(torch.ones(10), 1, group=group, async_op=True),

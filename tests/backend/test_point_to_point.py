@@ -182,7 +182,7 @@ def values(count: int, seed: int) -> torch.Tensor:
 
 
 def all_pairs(rank: int, size: int) -> None:
-    """Each rank sends each other one messages of all lengths, which are received in another order."""
+    """Each rank sends all others messages of many lengths, received in another order."""
     lengths = [0, 1, 63, 64, 65, 400, 5000, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1]
     lengths += [RING - 64, RING, RING + 1, 3 * RING + 7]
     peers = [peer for peer in range(size) if peer != rank]
@@ -261,7 +261,7 @@ def both_ways(rank: int, size: int) -> None:
 
 
 def beside_a_collective(rank: int, size: int) -> None:
-    """A collective that a rank has not made yet does not hold up messages, nor they a collective."""
+    """A collective that a rank has not made yet holds up no message, nor the reverse."""
     x, box = torch.ones(1000), torch.zeros(100_000)
     if rank == 0:
         work = dist.all_reduce(x, async_op=True)

@@ -90,8 +90,7 @@ TEST(mail_random_programs) {
           for (int peer = 0; peer < size; ++peer) {
             if (peer == rank) continue;
             const Plan& next = out[static_cast<size_t>(peer)][static_cast<size_t>(i)];
-            sent.push_back(
-                post_send(mail, peer, next.tag, letter_bytes(next.bytes, next.seed)));
+            sent.push_back(post_send(mail, peer, next.tag, letter_bytes(next.bytes, next.seed)));
             const Plan& other = in[static_cast<size_t>(peer)][static_cast<size_t>(i)];
             received.push_back(post_receive(mail, peer, other.tag, other.bytes));
             expected.push_back(letter_bytes(other.bytes, other.seed));

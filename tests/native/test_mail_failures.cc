@@ -46,8 +46,7 @@ TEST(mail_deadline) {
       auto letter = sends ? post_send(mails[0], 1, 4, letter_bytes(1'000'000, 0))
                           : post_receive(mails[0], 1, 4, 12);
       const auto start = Clock::now();
-      const std::string text =
-          error_of<TimeoutError>([&] { await(mails[0], *letter, soon(150)); });
+      const std::string text = error_of<TimeoutError>([&] { await(mails[0], *letter, soon(150)); });
       CHECK(seconds_since(start) > 0.14 && seconds_since(start) < 10);
       CHECK(contains(text, "rank 0 waited") && contains(text, "tag 4") &&
                 contains(text, sends ? "0 of 1000000 bytes" : "0 of 12 bytes"),
@@ -80,7 +79,8 @@ TEST(mail_disagreement) {
         auto sent = post_send(mails[0], 1, 0, letter_bytes(bytes, 1));
         auto letter = early ? early : receive();
         const std::string text = error_of<MismatchError>([&] { await(mails[1], *letter); });
-        CHECK(contains(text, str_of("rank 0 sends ", bytes)) && contains(text, "expected 50"), text);
+        CHECK(contains(text, str_of("rank 0 sends ", bytes)) && contains(text, "expected 50"),
+              text);
         CHECK(letter->values == std::vector<std::byte>(50), "nothing was written");
         mails.group.ranks[1]->abort(*letter->failure());
         if (bytes > kMailAtOnce) {
@@ -105,9 +105,9 @@ TEST(mail_peer_leaves) {
       // What it had sent before is still there.
       auto good = post_receive(mails[0], 1, 9, 40'000);
       if (way == 3) mails[1].close();
-      const std::string text = way == 3 ? error_of<PeerLostError>([&] { await(mails[0], *letter); })
-                                        : interrupted<PeerLostError>(mails[0], *letter,
-                                                                     [&] { mails[1].close(); });
+      const std::string text =
+          way == 3 ? error_of<PeerLostError>([&] { await(mails[0], *letter); })
+                   : interrupted<PeerLostError>(mails[0], *letter, [&] { mails[1].close(); });
       CHECK(contains(text, "closed") && contains(text, "tag 4"), text);
       await(mails[0], *good);
       CHECK(good->values == letter_bytes(40'000, 1));
@@ -160,9 +160,8 @@ TEST(mail_closes_while_it_is_waited_for) {
     CHECK(contains(text, "destroyed"), text);
     Mails other(kind, 2);
     auto aborted = post_receive(other[0], 1, 0, 12);
-    interrupted<AbortedError>(other[0], *aborted, [&] {
-      other[0].abort(*aborted, {FailureKind::kAborted, "this one"});
-    });
+    interrupted<AbortedError>(
+        other[0], *aborted, [&] { other[0].abort(*aborted, {FailureKind::kAborted, "this one"}); });
   }
 }
 

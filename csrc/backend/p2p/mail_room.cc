@@ -98,9 +98,9 @@ WorkPtr MailRoom::run(Call call) {
   const std::shared_ptr<Watchdog>& watchdog = group_.watchdog;
   CallRecordPtr record = watchdog->begin(shape, inputs, outputs, group_.timeout());
   record->carried_by(carrier_);
-  auto work = c10::make_intrusive<MailWork>(record, call.title, inputs, outputs,
-                                            executor_.callbacks(), std::move(call.gpu), watchdog,
-                                            mail_, std::move(call.last));
+  auto work =
+      c10::make_intrusive<MailWork>(record, call.title, inputs, outputs, executor_.callbacks(),
+                                    std::move(call.gpu), watchdog, mail_, std::move(call.last));
   record->watch_work(work);
   record->start();
   try {

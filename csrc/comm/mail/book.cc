@@ -86,12 +86,11 @@ Failure MailBook::failure_of_wait(FailureKind kind, const MailTransfer& transfer
   const bool sends = transfer.way == MailTransfer::Way::kSend;
   const int source = transfer.source();
   const std::chrono::duration<double> waited = Clock::now() - transfer.since;
-  const std::string peer =
-      source == MailTransfer::kAnyRank ? "any rank" : str_of("rank ", source);
-  return {kind, str_of("rank ", memory_.rank(), " waited ", seconds_text(waited.count()), " for ",
-                       peer, sends ? " to receive" : " to send", " a message with tag ",
-                       transfer.tag, " (", transfer.moved(), " of ", transfer.shape.bytes,
-                       " bytes moved): ", end)};
+  const std::string peer = source == MailTransfer::kAnyRank ? "any rank" : str_of("rank ", source);
+  return {kind,
+          str_of("rank ", memory_.rank(), " waited ", seconds_text(waited.count()), " for ", peer,
+                 sends ? " to receive" : " to send", " a message with tag ", transfer.tag, " (",
+                 transfer.moved(), " of ", transfer.shape.bytes, " bytes moved): ", end)};
 }
 
 std::optional<MailBook::Loss> MailBook::loss(bool ask) {
@@ -100,8 +99,7 @@ std::optional<MailBook::Loss> MailBook::loss(bool ask) {
   for (int peer = 0; peer < memory_.size(); ++peer) {
     if (peer == memory_.rank()) continue;
     const MailLine& line = lines_[static_cast<size_t>(peer)];
-    const bool waits = line.sends() || line.receives() ||
-                       desk_.matching.expecting_only(peer) > 0;
+    const bool waits = line.sends() || line.receives() || desk_.matching.expecting_only(peer) > 0;
     ++others;
     const bool gone = memory_.state(peer).left.load(std::memory_order_seq_cst) != 0;
     left += gone ? 1 : 0;
@@ -112,7 +110,7 @@ std::optional<MailBook::Loss> MailBook::loss(bool ask) {
     if (!gone && !dead) continue;
     MailTransferPtr first = line.first();
     if (!first) first = desk_.matching.first(waits ? peer : MailTransfer::kAnyRank);
-    const std::string end = gone ? "it has closed its communicator"
+    const std::string end = gone    ? "it has closed its communicator"
                             : waits ? std::string("its process has ended")
                                     : str_of("the process of rank ", peer, " has ended");
     return Loss{first, failure_of_wait(FailureKind::kPeerLost, *first, end)};

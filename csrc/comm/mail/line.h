@@ -81,7 +81,7 @@ class MailLine {
 
   std::optional<RingWriter> writer_;
   uint64_t last_id_ = 0;
-  bool piece_next_ = false;             // pieces and other packets take turns
+  bool piece_next_ = false;              // pieces and other packets take turns
   std::deque<MailTransferPtr> waiting_;  // in the order in which the receiver shall see them
   std::deque<Numbered> announced_;
   std::deque<Numbered> streaming_;

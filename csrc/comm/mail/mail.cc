@@ -158,10 +158,10 @@ void Mail::wait(MailTransfer& transfer, const Deadline& deadline) {
                         [&] { return transfer.over() || !driving_; });
     }
     if (transfer.over() || !deadline.expired()) continue;
-    book_.fail(transfer.shared_from_this(),
-               book_.failure_of_wait(FailureKind::kTimeout, transfer,
-                                     str_of("deadline passed (set ", deadline.elapsed_text(),
-                                            " ago)")));
+    book_.fail(
+        transfer.shared_from_this(),
+        book_.failure_of_wait(FailureKind::kTimeout, transfer,
+                              str_of("deadline passed (set ", deadline.elapsed_text(), " ago)")));
     wake_driver();
     hand_out(lock);
   }
@@ -174,8 +174,10 @@ void Mail::wait(MailTransfer& transfer, const Deadline& deadline) {
 }
 
 void Mail::drive(Lock& lock, const MailTransfer* target, const Deadline& deadline) {
-  const nanoseconds spin = target != nullptr ? spin_ : std::min<nanoseconds>(spin_, kBackgroundSpin);
+  const nanoseconds spin =
+      target != nullptr ? spin_ : std::min<nanoseconds>(spin_, kBackgroundSpin);
   Clock::time_point idle_since{}, looked = Clock::now();
+  note_core();
   for (int looks = 0, moves = 0;;) {
     const bool moved = book_.progress();
     hand_out(lock);
@@ -196,11 +198,25 @@ void Mail::drive(Lock& lock, const MailTransfer* target, const Deadline& deadlin
     }
     const auto now = Clock::now();
     if (looks == kLooksPerClock) idle_since = now;
-    if (now - idle_since < spin) continue;
+    if (now - idle_since < spin && !shares_core()) continue;
     if (deadline.expired()) return;
     sleep(lock, deadline, looked);
+    note_core();
     looks = 0;
   }
+}
+
+void Mail::note_core() {
+  core_ = sched_getcpu() + 1;
+  memory_->state(memory_->rank()).core.store(core_, std::memory_order_relaxed);
+}
+
+bool Mail::shares_core() const {
+  for (int peer = 0; peer < memory_->size(); ++peer) {
+    if (peer == memory_->rank()) continue;
+    if (memory_->state(peer).core.load(std::memory_order_relaxed) == core_) return true;
+  }
+  return false;
 }
 
 void Mail::sleep(Lock& lock, const Deadline& deadline, Clock::time_point& looked) {
@@ -240,9 +256,9 @@ void Mail::look_at_peers(Clock::time_point& looked) {
 void Mail::end_late() {
   for (const auto& [transfer, deadline] : limits_) {
     if (transfer->over() || !deadline.expired()) continue;
-    book_.fail(transfer, book_.failure_of_wait(FailureKind::kTimeout, *transfer,
-                                               str_of("deadline passed (set ",
-                                                      deadline.elapsed_text(), " ago)")));
+    book_.fail(transfer, book_.failure_of_wait(
+                             FailureKind::kTimeout, *transfer,
+                             str_of("deadline passed (set ", deadline.elapsed_text(), " ago)")));
   }
   std::erase_if(limits_, [](const auto& limit) { return limit.first->over(); });
 }

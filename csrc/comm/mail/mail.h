@@ -73,6 +73,10 @@ class Mail : public std::enable_shared_from_this<Mail> {
   /// left to do.
   void drive(Lock& lock, const MailTransfer* target, const Deadline& deadline);
   void sleep(Lock& lock, const Deadline& deadline, Clock::time_point& looked);
+  /// On a busy machine a rank that was woken may run on the core of the one that has woken it: to
+  /// spin there would keep it from what is waited for.
+  void note_core();
+  bool shares_core() const;
   /// While bytes move.
   void look_at_peers(Clock::time_point& looked);
   void hand_out(Lock& lock);
@@ -92,8 +96,9 @@ class Mail : public std::enable_shared_from_this<Mail> {
   std::vector<std::pair<MailTransferPtr, Deadline>> limits_;
   int waiters_ = 0;
   bool driving_ = false;
-  bool asleep_ = false;            // the thread has nothing to do, and must be woken
-  uint64_t generation_ = 0;        // of calls
+  int core_ = 0;                     // 1 + that of the driver
+  bool asleep_ = false;              // the thread has nothing to do, and must be woken
+  uint64_t generation_ = 0;          // of calls
   std::condition_variable changed_;  // a transfer is over, or the driver leaves
   std::condition_variable work_;     // for the thread
   std::thread thread_;

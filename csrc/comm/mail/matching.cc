@@ -63,7 +63,8 @@ std::vector<MailTransferPtr> Matching::clear() {
   tags_.clear();
   from_any_ = 0;
   std::fill(from_.begin(), from_.end(), size_t{0});
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a->since < b->since; });
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a->since < b->since; });
   return all;
 }
 

@@ -29,16 +29,17 @@ struct MailRank {
   alignas(kMailUnit) std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleeps;
   std::atomic<uint32_t> left;  // the rank has left the group; it has sent what it has sent
+  std::atomic<int32_t> core;   // 1 + the core that the rank drives on, or has last; a hint
 };
 
 /// The first line is written by the sender, the second by the receiver.
 struct MailRing {
   alignas(kMailUnit) std::atomic<uint64_t> posted;  // the sender has written so far
-  std::atomic<uint32_t> wants_room;  // and waits for room; the receiver resets it
+  std::atomic<uint32_t> wants_room;                 // and waits for room; the receiver resets it
 
   alignas(kMailUnit) std::atomic<uint64_t> consumed;  // the receiver has read so far
   std::atomic<uint64_t> granted;                      // messages so far
-  std::atomic<uint64_t> grants[kMailGrants];          // the latest ones; number k in k % kMailGrants
+  std::atomic<uint64_t> grants[kMailGrants];  // the latest ones; number k in k % kMailGrants
 
   alignas(kMailUnit) std::byte data[kMailRingBytes];
 };

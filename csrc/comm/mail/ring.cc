@@ -86,8 +86,8 @@ bool RingReader::peek(MailPacket& packet) {
   }
   std::memcpy(&packet, ring_.data + consumed_ % kMailRingBytes, sizeof packet);
   const bool piece = packet.kind == MailPacket::kPiece;
-  const bool known = piece || packet.kind == MailPacket::kMessage ||
-                     packet.kind == MailPacket::kAnnounce;
+  const bool known =
+      piece || packet.kind == MailPacket::kMessage || packet.kind == MailPacket::kAnnounce;
   const size_t payload = payload_of(packet);
   if (!known || packet.tag < 0 || payload > (piece ? kMailPiece : kMailAtOnce) ||
       packet_bytes(payload) > available || (piece && payload == 0)) {

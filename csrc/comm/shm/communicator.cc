@@ -58,8 +58,8 @@ class ShmMail final : public SlotMail {
 
  private:
   size_t offset_of(int from, int to) const {
-    const size_t pair = static_cast<size_t>(from) * static_cast<size_t>(size()) +
-                        static_cast<size_t>(to);
+    const size_t pair =
+        static_cast<size_t>(from) * static_cast<size_t>(size()) + static_cast<size_t>(to);
     return places_.rings + pair * places_.ring_stride;
   }
 
@@ -82,9 +82,7 @@ class Shm final : public SlotExchange {
   }
 
  protected:
-  bool peer_alive(int peer) override {
-    return alive_in(*area_, memory(), peer);
-  }
+  bool peer_alive(int peer) override { return alive_in(*area_, memory(), peer); }
 
  private:
   std::shared_ptr<ShmArea> area_;

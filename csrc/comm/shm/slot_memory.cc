@@ -26,8 +26,7 @@ SlotLayout SlotLayout::make(int size, size_t capacity, int slots, size_t most) {
     throw ConfigError(str_of("slots per rank is ", slots, ", allowed: 2 to ", kMaxSlots));
   }
   const size_t ranks = static_cast<size_t>(size);
-  const size_t control = sizeof(SlotHeader) + sizeof(RankState) * ranks +
-                         sizeof(MailRank) * ranks +
+  const size_t control = sizeof(SlotHeader) + sizeof(RankState) * ranks + sizeof(MailRank) * ranks +
                          (sizeof(PairSent) + sizeof(PairSeen) + sizeof(uint32_t)) * ranks * ranks;
   SlotLayout layout;
   layout.size = size;

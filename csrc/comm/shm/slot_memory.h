@@ -120,14 +120,14 @@ class SlotMemory {
     return reinterpret_cast<PairSent*>(pairs())[index(from, to)];
   }
   PairSeen& seen(int from, int to) const {
-    return reinterpret_cast<PairSeen*>(pairs() + sizeof(PairSent) * ranks() * ranks())[index(from,
-                                                                                             to)];
+    return reinterpret_cast<PairSeen*>(pairs() +
+                                       sizeof(PairSent) * ranks() * ranks())[index(from, to)];
   }
   MailRank& mail(int rank) const { return reinterpret_cast<MailRank*>(mails())[rank]; }
   /// 1 once the ring of messages of the pair is there; `from` writes it.
   std::atomic<uint32_t>& mail_ring(int from, int to) const {
-    return reinterpret_cast<std::atomic<uint32_t>*>(mails() + sizeof(MailRank) * ranks())[index(
-        from, to)];
+    return reinterpret_cast<std::atomic<uint32_t>*>(mails() +
+                                                    sizeof(MailRank) * ranks())[index(from, to)];
   }
   /// Start of the slots of a rank.
   std::byte* slots(int rank) const {

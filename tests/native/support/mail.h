@@ -37,10 +37,11 @@ inline std::vector<std::byte> letter_bytes(size_t bytes, uint64_t seed) {
 }
 
 inline std::shared_ptr<Mail> open_mail(Communicator& comm) {
-  return Mail::make(comm.mail(), [](int source, const MailShape& sent, const MailTransfer& receive) {
-    return str_of("rank ", source, " sends ", sent.values, " of type ", sent.type, ", expected ",
-                  receive.shape.values, " of type ", receive.shape.type);
-  });
+  return Mail::make(
+      comm.mail(), [](int source, const MailShape& sent, const MailTransfer& receive) {
+        return str_of("rank ", source, " sends ", sent.values, " of type ", sent.type,
+                      ", expected ", receive.shape.values, " of type ", receive.shape.type);
+      });
 }
 
 /// Communicators and mails of all ranks; they are closed at the end.
@@ -59,7 +60,8 @@ struct Mails {
 
 inline std::shared_ptr<Letter> post_send(Mail& mail, int peer, int tag,
                                          std::vector<std::byte> bytes, uint32_t type = 0) {
-  auto letter = std::make_shared<Letter>(MailTransfer::Way::kSend, peer, tag, std::move(bytes), type);
+  auto letter =
+      std::make_shared<Letter>(MailTransfer::Way::kSend, peer, tag, std::move(bytes), type);
   mail.post(letter);
   return letter;
 }
