@@ -74,19 +74,18 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
 }
 
 void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
-  const Topology topology = meet(group_, rendezvous);
+  const Meeting meeting = meet(group_, rendezvous);
   policy_ = std::make_unique<CodecPolicy>(group_.options->fields, group_.config, group_.on_one_host,
                                           group_.rank == 0 && group_.logs(LogLevel::kWarn));
-  const EngineOptions options = engine_options(for_host(group_.config), topology);
+  const EngineOptions options = engine_options(for_host(group_.config), meeting.topology);
   inner_ = std::make_unique<InnerBackends>(group_);
-  const bool lazily = group_.size == 1 || (group_.on_one_host && for_host(group_.config).intra ==
-                                                                     CommunicatorKind::kShm);
-  if (!lazily) inner_->connect_gloo();
   messages_ = std::make_unique<GlooMessages>(group_.rank);
-  engine_ = std::make_unique<Engine>(CommunicatorFactory(group_).connect_host(topology, rendezvous),
-                                     options, [watchdog = group_.watchdog](Failure failure) {
-                                       return watchdog->explain(std::move(failure));
-                                     });
+  engine_ = std::make_unique<Engine>(
+      CommunicatorFactory(group_).connect_host(meeting, rendezvous, *inner_), options,
+      [watchdog = group_.watchdog](Failure failure) {
+        return watchdog->explain(std::move(failure));
+      });
+  group_.address = inner_->address();
   engine_->use(std::make_unique<HostStages>(torch_threads()));
   autotuner_ = make_autotuner(group_, *engine_);
   gpu_ = std::make_unique<GpuGroup>(group_, *engine_);
@@ -95,7 +94,7 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
                                          onCompletionHook_);
   forwarder_ = std::make_unique<Forwarder>(group_, *inner_, coalescing_, *executor_);
   if (group_.logs(LogLevel::kInfo)) log_group(group_, *engine_, *policy_);
-  group_.watchdog->attach(engine_.get(), lazily ? nullptr : inner_->gloo());
+  group_.watchdog->attach(engine_.get(), inner_->connections());
 }
 
 ProcessGroupCGX::~ProcessGroupCGX() {
@@ -110,7 +109,9 @@ ProcessGroupCGX::~ProcessGroupCGX() {
   autotuner_.reset();
   gpu_.reset();
   engine_.reset();  // holds the communicator, which may be Gloo too
-  inner_->destroy_gloo();
+  // Peers that wait for this rank, and what is stuck here, end with the connections.
+  if (const auto gloo = inner_->connections(); gloo && stuck_) gloo->close();
+  inner_->destroy_gloo(failed_ || stuck_);
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCGX::getBackendOptions() {
@@ -158,13 +159,16 @@ void ProcessGroupCGX::shutdown() {
   messages_->close();
   executor_->close();
   const bool idle = group_.watchdog->idle();
+  failed_ = engine_->failure().has_value();
+  if (idle && !failed_ && inner_->connections()) group_.watchdog->leave();
+  stuck_ = !idle && !failed_ && !group_.watchdog->collectives_end(Deadline::after(kLetGo));
   group_.watchdog->detach();
   engine_->close();
   if (Engine* gpu = gpu_->engine()) gpu->close();
   inner_->shutdown();
   // Somebody may hold this object until Python has shut down (left_over.h). Calls that are under way
   // keep Gloo until then.
-  if (idle) inner_->destroy_gloo();
+  if (idle) inner_->destroy_gloo(failed_);
 }
 
 void ProcessGroupCGX::close_if_idle() {

@@ -145,10 +145,12 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     if (size_ == 1) stages_->add_residual(call, output, plan.values);
     make_room(plan);
     dispatch(call, input, output);
-    if (communicators_.intra) communicators_.intra->flush(deadline);
-    if (communicators_.cross) communicators_.cross->flush(deadline);
+    for (const auto* one : {&communicators_.intra, &communicators_.cross, &communicators_.mesh}) {
+      if (*one) (*one)->flush(deadline);
+    }
     stats_.staging_bytes = (communicators_.intra ? communicators_.intra->staging_bytes() : 0) +
                            (communicators_.cross ? communicators_.cross->staging_bytes() : 0) +
+                           (communicators_.mesh ? communicators_.mesh->staging_bytes() : 0) +
                            (options_.direct_from > 0 ? work_.bytes() : 0);
     if (call.met_nonfinite) {
       const Failure met{FailureKind::kNonFinite,
