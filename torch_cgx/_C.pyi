@@ -335,7 +335,7 @@ class ProcessGroupCGX(Backend):
         load_mpi: Callable[[], Any],
         load_kernels: Callable[[int, int], bytes],
         choose_address: Callable[[int, list[str]], str],
-        address: str,
+        report_addresses: Callable[[], str],
         timeout: timedelta,
         group_name: str,
         group_desc: str,

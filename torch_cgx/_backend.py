@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
         load_mpi=load_mpi,
         load_kernels=load_kernels,
         choose_address=_gloo_address.choose,
-        address=_gloo_address.report(dist_opts.store) if dist_opts.group_size > 1 else "",
+        report_addresses=functools.partial(_gloo_address.report, dist_opts.store),
         timeout=dist_opts.timeout,
         group_name=dist_opts.group_id,
         # torch sets the description of a group later; the default group's is known.

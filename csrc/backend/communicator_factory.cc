@@ -1,10 +1,12 @@
 #include "backend/communicator_factory.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "backend/config/handshake.h"
 #include "base/error.h"
+#include "comm/gloo/error_text.h"
 #include "comm/gloo/point_to_point.h"
 #include "comm/hooks.h"
 #include "comm/in_process.h"
@@ -45,56 +47,125 @@ GroupConfig for_host(GroupConfig config) {
   return config;
 }
 
-Communicators CommunicatorFactory::connect_host(const Topology& topology,
-                                                Rendezvous& rendezvous) const {
+bool gloo_can_wait(const GroupContext& group) {
+  return group.size == 1 ||
+         (group.on_one_host && for_host(group.config).intra == CommunicatorKind::kShm);
+}
+
+Communicators CommunicatorFactory::connect_host(const Meeting& meeting, Rendezvous& rendezvous,
+                                                InnerBackends& inner) const {
+  const Topology& topology = meeting.topology;
+  const GroupConfig config = for_host(group_.config);
   Communicators communicators{topology, group_.rank, nullptr, nullptr,
-                              communicator_name(for_host(group_.config), topology)};
+                              communicator_name(config, topology)};
+  const bool inside = group_.on_one_host || topology.two_levels();
+  const bool intra_over_gloo = config.intra == CommunicatorKind::kGloo && group_.size > 1;
+  const auto connect_inside = [&] {
+    check_kinds();
+    if (inside && !intra_over_gloo) connect_intra(communicators, rendezvous, meeting.invitation);
+  };
   if (group_.on_one_host && group_.config.intra == CommunicatorKind::kShm) {
     // Each rank waits for the outcome on all others: nothing is left to confirm.
-    connect_intra(communicators);
+    connect_inside();
     return communicators;
   }
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
-  if (group_.on_one_host || topology.two_levels()) {
-    connect_level("inner", rendezvous, [&] { connect_intra(communicators); });
+  const std::vector<std::string> addresses =
+      connect_saying("inner", rendezvous, [&]() -> std::string {
+        connect_inside();
+        return gloo_can_wait(group_) ? "" : group_.factories.report_addresses();
+      });
+  if (gloo_can_wait(group_)) return communicators;
+  connect_level("gloo", rendezvous, [&] { inner.connect_gloo(addresses); });
+  const auto gloo = inner.connections();
+  if (inside && intra_over_gloo) {
+    const std::vector<int>& members = topology.host(topology.host_of(group_.rank));
+    if (members.size() > 1) {
+      communicators.intra = share(gloo, 0, members, topology.local_of(group_.rank));
+    }
   }
-  if (!group_.on_one_host) {
-    connect_level("cross", rendezvous, [&] { connect_cross(communicators); });
+  if (group_.on_one_host) return communicators;
+  if (config.cross == CommunicatorKind::kGloo) {
+    connect_cross(communicators, gloo);
+  } else {
+    connect_level("cross", rendezvous, [&] { connect_cross(communicators, gloo); });
   }
   return communicators;
 }
 
-void CommunicatorFactory::connect_level(const char* level, Rendezvous& rendezvous,
-                                        const std::function<void()>& connect) const {
+std::vector<std::string> CommunicatorFactory::connect_saying(
+    const char* level, Rendezvous& rendezvous, const std::function<std::string()>& connect) const {
   const Deadline deadline = Deadline::after(group_.timeout());
+  std::string word;
   try {
-    connect();
+    word = connect();
   } catch (const std::exception& e) {
     // Some ranks have no communicator of this level: without this they would go on alone.
-    confirm(rendezvous, level, group_.rank, group_.size, e.what(), deadline);
+    confirm(rendezvous, level, group_.rank, group_.size, plain_text(e), deadline);
     throw;
   }
-  confirm(rendezvous, level, group_.rank, group_.size, "", deadline);
+  return confirm(rendezvous, level, group_.rank, group_.size, "", deadline, word);
 }
 
-void CommunicatorFactory::connect_intra(Communicators& communicators) const {
+void CommunicatorFactory::connect_level(const char* level, Rendezvous& rendezvous,
+                                        const std::function<void()>& connect) const {
+  connect_saying(level, rendezvous, [&] {
+    connect();
+    return std::string();
+  });
+}
+
+void CommunicatorFactory::check_kinds() const {
+  if (group_.config.intra == CommunicatorKind::kNccl) require_nccl("CGX_INNER_COMMUNICATOR_TYPE");
+  if (!group_.on_one_host && group_.config.cross == CommunicatorKind::kNccl) {
+    require_nccl("CGX_CROSS_COMMUNICATOR_TYPE");
+  }
+}
+
+void CommunicatorFactory::connect_intra(Communicators& communicators, Rendezvous& rendezvous,
+                                        const ShmInvitation& invitation) const {
   const int host = communicators.topology.host_of(group_.rank);
   const std::vector<int>& members = communicators.topology.host(host);
-  const char* variable = "CGX_INNER_COMMUNICATOR_TYPE";
-  if (group_.config.intra == CommunicatorKind::kNccl) require_nccl(variable);
+  const CommunicatorKind kind = for_host(group_.config).intra;
+  const int rank = communicators.topology.local_of(group_.rank);
   if (!group_.on_one_host && members.size() == 1) return;
-  communicators.intra = make(for_host(group_.config).intra, str_of("host", host), members,
-                             communicators.topology.local_of(group_.rank));
+  if (!group_.on_one_host || group_.size == 1 || kind != CommunicatorKind::kShm) {
+    communicators.intra = make(kind, str_of("host", host), members, rank);
+    return;
+  }
+  communicators.intra = make_with(members, [&] {
+    return make_shm_communicator(rendezvous, rank, group_.size, group_.config.shm_segment_bytes,
+                                 Deadline::after(group_.timeout()), invitation);
+  });
 }
 
-void CommunicatorFactory::connect_cross(Communicators& communicators) const {
-  const char* variable = "CGX_CROSS_COMMUNICATOR_TYPE";
-  if (group_.config.cross == CommunicatorKind::kNccl) require_nccl(variable);
-  if (group_.on_one_host || !communicators.topology.in_team(group_.rank)) return;
-  const int team = communicators.topology.local_of(group_.rank);
-  communicators.cross =
-      make(for_host(group_.config).cross, str_of("team", team), communicators.topology.team(team),
-           communicators.topology.host_of(group_.rank));
+void CommunicatorFactory::connect_cross(Communicators& communicators,
+                                        const std::shared_ptr<GlooConnections>& gloo) const {
+  const Topology& topology = communicators.topology;
+  const CommunicatorKind kind = for_host(group_.config).cross;
+  const auto connect = [&](int number, const std::string& keys, const std::vector<int>& members,
+                           int rank) {
+    return kind == CommunicatorKind::kGloo ? share(gloo, number, members, rank)
+                                           : make(kind, keys, members, rank);
+  };
+  if (topology.in_team(group_.rank)) {
+    const int team = topology.local_of(group_.rank);
+    communicators.cross =
+        connect(1, str_of("team", team), topology.team(team), topology.host_of(group_.rank));
+  }
+  if (!topology.two_levels()) return;
+  std::vector<int> all(static_cast<size_t>(group_.size));
+  std::iota(all.begin(), all.end(), 0);
+  communicators.mesh = connect(2, "mesh", all, group_.rank);
+}
+
+std::unique_ptr<Communicator> CommunicatorFactory::share(
+    const std::shared_ptr<GlooConnections>& gloo, int number, const std::vector<int>& members,
+    int rank) const {
+  return make_with(members, [&] {
+    return make_relay_communicator(make_c10d_point_to_point(gloo, {number, members, rank}),
+                                   relay_bytes());
+  });
 }
 
 std::unique_ptr<Communicator> CommunicatorFactory::make(CommunicatorKind kind,
@@ -102,10 +173,18 @@ std::unique_ptr<Communicator> CommunicatorFactory::make(CommunicatorKind kind,
                                                         const std::vector<int>& members,
                                                         int rank) const {
   if (group_.size == 1) return std::move(make_in_process_group(1, kUnusedSlotBytes).front());
+  return make_with(members, [&] {
+    return connect(kind, keys, rank, static_cast<int>(members.size()),
+                   group_.config.shm_segment_bytes);
+  });
+}
+
+std::unique_ptr<Communicator> CommunicatorFactory::make_with(
+    const std::vector<int>& members,
+    const std::function<std::unique_ptr<Communicator>()>& connect) const {
   std::unique_ptr<Communicator> communicator;
   try {
-    communicator = connect(kind, keys, rank, static_cast<int>(members.size()),
-                           group_.config.shm_segment_bytes);
+    communicator = connect();
   } catch (const std::exception& e) {
     if (static_cast<int>(members.size()) == group_.size) throw;
     // Communicators count their own ranks.
@@ -131,7 +210,7 @@ std::unique_ptr<Communicator> CommunicatorFactory::connect(CommunicatorKind kind
     case CommunicatorKind::kShm:
       return make_shm_communicator(*meeting, rank, size, shm_bytes, deadline);
     case CommunicatorKind::kGloo:
-      // A backend of its own: its messages must not mix with messages of dist.send/recv.
+      // A backend of its own: of the group's Gloo, share() gives a part.
       return make_relay_communicator(make_c10d_point_to_point(group_.factories.inner(
                                          store, rank, size, group_.timeout(), group_.address)),
                                      relay_bytes());

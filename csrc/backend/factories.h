@@ -31,7 +31,7 @@ struct Factories {
   MpiFactory mpi;
   LoadKernels kernels;
   ChooseAddress choose_address;
-  std::string address;  // this rank's addresses, in a line; empty: not needed
+  std::function<std::string()> report_addresses;  // this rank's, in a line
 };
 
 }  // namespace cgx

@@ -61,7 +61,7 @@ GroupContext begin_group(const StorePtr& store, int rank, int size,
   return group;
 }
 
-Topology meet(GroupContext& group, Rendezvous& rendezvous) {
+Meeting meet(GroupContext& group, Rendezvous& rendezvous) {
   const GroupOptions& options = *group.options;
   const Deadline deadline = Deadline::after(group.timeout());
   group.watchdog = std::make_shared<Watchdog>(
@@ -69,16 +69,18 @@ Topology meet(GroupContext& group, Rendezvous& rendezvous) {
           group.serial, options.group_name, options.group_desc, options.global_ranks_in_group,
           group.rank, group.size, group.logs(LogLevel::kDebug)}),
       group.store);
+  ShmInvitation invitation;
+  if (group.rank == 0 && group.size > 1 && group.config.intra == CommunicatorKind::kShm) {
+    invitation = invite_to_shm(group.size, group.config.shm_segment_bytes);
+  }
   // First, so that a disagreement is found before anything is built on it.
   Peers peers = handshake(rendezvous, group.rank, group.size, options.fields, group.config.host_id,
-                          group.factories.address, deadline);
+                          invitation.address, deadline);
+  invitation.address = std::move(peers.invitation);
   group.hosts = std::move(peers.hosts);
-  if (group.size > 1) {
-    group.address = group.factories.choose_address(group.rank, peers.addresses);
-  }
   Topology topology(group.hosts, group.config.leader_only);
   group.on_one_host = topology.host_count() == 1;
-  return topology;
+  return {std::move(topology), std::move(invitation)};
 }
 
 StorePtr store_at(const GroupContext& group, const std::string& keys) {

@@ -18,6 +18,7 @@
 #include "backend/factories.h"
 #include "backend/health/watchdog.h"
 #include "comm/rendezvous.h"
+#include "comm/shm/communicator.h"
 #include "reduce/engine.h"
 #include "reduce/plan/topology.h"
 
@@ -59,8 +60,14 @@ struct GroupContext {
 GroupContext begin_group(const StorePtr& store, int rank, int size,
                          c10::intrusive_ptr<GroupOptions> options, Factories factories);
 
+/// What comes of meet(): the hosts, and rank 0's area of shared memory, if it has made one.
+struct Meeting {
+  Topology topology;
+  ShmInvitation invitation;
+};
+
 /// Collective: makes the watchdog, compares the configurations of all ranks and finds their hosts.
-Topology meet(GroupContext& group, Rendezvous& rendezvous);
+Meeting meet(GroupContext& group, Rendezvous& rendezvous);
 
 /// The group's store under `keys`.
 StorePtr store_at(const GroupContext& group, const std::string& keys);

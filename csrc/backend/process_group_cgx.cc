@@ -74,18 +74,17 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
 }
 
 void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
-  const Topology topology = meet(group_, rendezvous);
+  const Meeting meeting = meet(group_, rendezvous);
   policy_ = std::make_unique<CodecPolicy>(group_.options->fields, group_.config, group_.on_one_host,
                                           group_.rank == 0 && group_.logs(LogLevel::kWarn));
-  const EngineOptions options = engine_options(for_host(group_.config), topology);
+  const EngineOptions options = engine_options(for_host(group_.config), meeting.topology);
   inner_ = std::make_unique<InnerBackends>(group_);
-  const bool lazily = group_.size == 1 || (group_.on_one_host && for_host(group_.config).intra ==
-                                                                     CommunicatorKind::kShm);
-  if (!lazily) inner_->connect_gloo();
   messages_ = std::make_unique<GlooMessages>(group_.rank);
-  Communicators communicators = CommunicatorFactory(group_).connect_host(topology, rendezvous);
+  Communicators communicators =
+      CommunicatorFactory(group_).connect_host(meeting, rendezvous, *inner_);
+  group_.address = inner_->address();
   const std::string carrier = communicators.name;
-  const bool one_level = topology.host_count() == 1 && group_.size > 1;
+  const bool one_level = meeting.topology.host_count() == 1 && group_.size > 1;
   std::unique_ptr<MailMemory> shared = one_level ? communicators.intra->mail() : nullptr;
   engine_ = std::make_unique<Engine>(std::move(communicators), options,
                                      [watchdog = group_.watchdog](Failure failure) {
@@ -103,7 +102,7 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
     mail_ = std::make_unique<MailRoom>(group_, *executor_, coalescing_, std::move(shared), carrier);
   }
   if (group_.logs(LogLevel::kInfo)) log_group(group_, *engine_, *policy_);
-  group_.watchdog->attach(engine_.get(), lazily ? nullptr : inner_->gloo());
+  group_.watchdog->attach(engine_.get(), inner_->connections());
 }
 
 ProcessGroupCGX::~ProcessGroupCGX() {
@@ -118,7 +117,9 @@ ProcessGroupCGX::~ProcessGroupCGX() {
   autotuner_.reset();
   gpu_.reset();
   engine_.reset();  // holds the communicator, which may be Gloo too
-  inner_->destroy_gloo();
+  // Peers that wait for this rank, and what is stuck here, end with the connections.
+  if (const auto gloo = inner_->connections(); gloo && stuck_) gloo->close();
+  inner_->destroy_gloo(failed_ || stuck_);
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCGX::getBackendOptions() {
@@ -167,13 +168,16 @@ void ProcessGroupCGX::shutdown() {
   if (mail_) mail_->close();
   executor_->close();
   const bool idle = group_.watchdog->idle();
+  failed_ = engine_->failure().has_value();
+  if (idle && !failed_ && inner_->connections()) group_.watchdog->leave();
+  stuck_ = !idle && !failed_ && !group_.watchdog->collectives_end(Deadline::after(kLetGo));
   group_.watchdog->detach();
   engine_->close();
   if (Engine* gpu = gpu_->engine()) gpu->close();
   inner_->shutdown();
   // Somebody may hold this object until Python has shut down (left_over.h). Calls that are under way
   // keep Gloo until then.
-  if (idle) inner_->destroy_gloo();
+  if (idle) inner_->destroy_gloo(failed_);
 }
 
 void ProcessGroupCGX::close_if_idle() {

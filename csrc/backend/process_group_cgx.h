@@ -189,6 +189,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   // Each member uses only members above it, so the implicit destruction goes from the last to the
   // first.
   GroupContext group_;
+  bool failed_ = false, stuck_ = false;  // when it was shut down: the group; Gloo's collectives
   std::unique_ptr<InnerBackends> inner_;
   std::unique_ptr<GlooMessages> messages_;
   std::unique_ptr<CodecPolicy> policy_;

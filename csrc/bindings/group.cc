@@ -101,6 +101,14 @@ ChooseAddress wrap_choose_address(py::function choose) {
   };
 }
 
+std::function<std::string()> wrap_report(py::function report) {
+  auto held = hold(std::move(report));
+  return [held] {
+    py::gil_scoped_acquire gil;
+    return (*held)().cast<std::string>();
+  };
+}
+
 MpiFactory wrap_mpi_loader(py::function loader) {
   auto held = hold(std::move(loader));
   return [held] {
@@ -120,7 +128,7 @@ LoadKernels wrap_kernel_loader(py::function loader) {
 c10::intrusive_ptr<ProcessGroupCGX> make_group(
     const StorePtr& store, int rank, int size, const OptionsPtr& options, py::function make_inner,
     const py::object& make_nccl, py::function load_mpi, py::function load_kernels,
-    py::function choose_address, const std::string& address, milliseconds timeout,
+    py::function choose_address, py::function report_addresses, milliseconds timeout,
     const std::string& group_name, const std::string& group_desc,
     std::vector<uint64_t> global_ranks) {
   OptionsPtr own = options ? copy_of(*options) : c10::make_intrusive<Options>();
@@ -134,7 +142,7 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(
   factories.mpi = wrap_mpi_loader(std::move(load_mpi));
   factories.kernels = wrap_kernel_loader(std::move(load_kernels));
   factories.choose_address = wrap_choose_address(std::move(choose_address));
-  factories.address = address;
+  factories.report_addresses = wrap_report(std::move(report_addresses));
   py::gil_scoped_release no_gil;
   return ProcessGroupCGX::make(store, rank, size, std::move(own), std::move(factories));
 }
@@ -290,7 +298,7 @@ void bind_group(py::module_& m) {
                                                                                   "ProcessGroupCGX")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("options"), py::arg("make_inner"), py::arg("make_nccl"), py::arg("load_mpi"),
-           py::arg("load_kernels"), py::arg("choose_address"), py::arg("address"),
+           py::arg("load_kernels"), py::arg("choose_address"), py::arg("report_addresses"),
            py::arg("timeout"), py::arg("group_name"), py::arg("group_desc"),
            py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),

@@ -46,15 +46,21 @@ def early(rank, world_size, store, call, how):
     return value
 
 
-def leave_early(_rank, _world_size, call, how):
-    with Ranks(3, early, call, how) as ranks:
+def leave_early(_rank, _world_size, call, how, env):
+    with Ranks(3, early, call, how, env=env) as ranks:
         return ranks.outcomes(timeout=30)
 
 
-@pytest.mark.parametrize("how", ["exit", "destroy"])
+OVER_GLOO = [{"CGX_INNER_COMMUNICATOR_TYPE": "GLOO", "CGX_HOST_ID": host} for host in "abc"]
+
+
+# Over Gloo only a rank that destroys the group tells the others that it has left.
+@pytest.mark.parametrize(
+    ("how", "env"), [("exit", None), ("destroy", None), ("destroy", OVER_GLOO)]
+)
 @pytest.mark.parametrize("call", ["gather", "broadcast", "reduce"])
-def test_a_rank_may_leave_when_its_part_is_done(call, how):
-    (outcomes,) = run_pooled(leave_early, 1, call, how, backend=None)
+def test_a_rank_may_leave_when_its_part_is_done(call, how, env):
+    (outcomes,) = run_pooled(leave_early, 1, call, how, env, backend=None)
     assert outcomes == [6.0] * 3
 
 

@@ -81,6 +81,10 @@ def test_a_stopped_rank_is_an_error_at_the_deadline(layout, call):
         if call == "broadcast" and kind == "fine":
             # Its part is done, and its process has ended: no reason for the others to fail sooner.
             continue
+        if call == "broadcast" and layout != "shm" and outcomes[2][0] == "fine":
+            # Between hosts a process that ends without destroying the group is lost.
+            assert kind in ("TimeoutError", "PeerLostError"), message
+            continue
         assert kind == "TimeoutError", message
         head = head_of(text)
         assert (head["call"], head["rank"], head["size"]) == (call, str(rank), "3"), message

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,13 +27,16 @@ class StoreRendezvous : public Rendezvous {
     return get_all({key}, deadline).front();
   }
 
-  // Two or three questions to the store, however many the keys: each costs the way to its server
+  // One or two questions to the store, however many the keys: each costs the way to its server
   // and back.
   std::vector<std::string> get_all(const std::vector<std::string>& keys,
                                    const Deadline& deadline) override {
     if (keys.empty()) return {};
     std::vector<std::string> full;
     for (const std::string& key : keys) full.push_back("cgx/" + key);
+    if (!look_) {
+      if (auto values = ask(full, deadline)) return *values;
+    }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
     try {
       if (!look_) store_->wait(full, std::max(left, std::chrono::milliseconds(1)));
@@ -49,14 +53,36 @@ class StoreRendezvous : public Rendezvous {
       throw TimeoutError(str_of("waited ", deadline.elapsed_text(), " for '", missing(keys),
                                 "' in the group's store"));
     }
+    return values_of(full);
+  }
+
+ private:
+  std::vector<std::string> values_of(const std::vector<std::string>& keys) const {
     std::vector<std::string> values;
-    for (const std::vector<uint8_t>& value : store_->multiGet(full)) {
+    for (const std::vector<uint8_t>& value : store_->multiGet(keys)) {
       values.emplace_back(value.begin(), value.end());
     }
     return values;
   }
 
- private:
+  // The values, if the store's own wait for them is no longer than the deadline allows; nothing
+  // if it had to give up.
+  std::optional<std::vector<std::string>> ask(const std::vector<std::string>& keys,
+                                              const Deadline& deadline) const {
+    const auto patience = store_->getTimeout();
+    if (patience.count() <= 0 || patience > deadline.left()) return std::nullopt;
+    const Deadline asked;
+    try {
+      return values_of(keys);
+    } catch (const std::exception& e) {
+      if (std::chrono::duration<double>(patience).count() < asked.elapsed_seconds() + 0.05) {
+        return std::nullopt;
+      }
+      throw PeerLostError(str_of("waited ", deadline.elapsed_text(), " for '", keys.front(),
+                                 "' in the group's store: ", plain_text(e)));
+    }
+  }
+
   // Polls: a blocking wait would occupy the store's connection, which all threads of the process
   // share, also the threads that report a failure. False: not there at the deadline.
   bool look_until_there(const std::vector<std::string>& keys, const Deadline& deadline) const {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "backend/version.h"
@@ -18,7 +19,8 @@ namespace cgx {
 namespace {
 
 // Entries of each rank that are not compared.
-constexpr char kHostKey[] = "host", kAddressKey[] = "address";
+constexpr char kHostKey[] = "host", kInvitationKey[] = "invitation";
+constexpr std::string_view kMade = "made:", kFailed = "failed:";
 constexpr char kRefusedKey[] = "refused";
 // The other ranks are already waiting for the cause: they read it within milliseconds.
 constexpr std::chrono::seconds kLeaving{3};
@@ -104,13 +106,14 @@ void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why) 
 }
 
 Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& options,
-                const std::string& host_id, const std::string& address, const Deadline& deadline) {
+                const std::string& host_id, const std::string& invitation,
+                const Deadline& deadline) {
   std::map<std::string, std::string> mine = compared_settings(options);
   mine["torch_cgx version"] = kVersion;
   mine["wire format"] = std::to_string(MessageHeader::kVersion);
   mine["codec families"] = families_text();
   mine[kHostKey] = host_identity(host_id);
-  mine[kAddressKey] = address;
+  mine[kInvitationKey] = invitation;
   const std::vector<std::string> of_rank =
       exchange(rendezvous, rank, size, rank_key, pack(mine), deadline);
 
@@ -125,9 +128,9 @@ Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& 
     }
     for (const auto& [name, value] : mine) theirs.try_emplace(name, "(missing)");
     peers.hosts.push_back(theirs[kHostKey]);
-    peers.addresses.push_back(theirs[kAddressKey]);
+    if (p == 0) peers.invitation = theirs[kInvitationKey];
     theirs.erase(kHostKey);
-    theirs.erase(kAddressKey);
+    theirs.erase(kInvitationKey);
     for (const auto& [name, value] : theirs) ranks_of[name][value].push_back(p);
   }
   std::string differences;
@@ -142,19 +145,25 @@ Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& 
   return peers;
 }
 
-void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
-             const std::string& failure, const Deadline& deadline) {
+std::vector<std::string> confirm(Rendezvous& rendezvous, const std::string& part, int rank,
+                                 int size, const std::string& failure, const Deadline& deadline,
+                                 const std::string& word) {
   const auto key = [&part](int of) { return str_of("made/", part, "/", of); };
-  const std::string mine = "made:" + failure;
-  if (!failure.empty()) return rendezvous.set(key(rank), mine);  // this rank reports that
-  const auto of_rank = exchange(rendezvous, rank, size, key, mine, deadline);
-  for (int p = 0; p < size; ++p) {
-    const std::string theirs = of_rank[static_cast<size_t>(p)].substr(sizeof("made:") - 1);
-    if (!theirs.empty()) {
-      throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
-                                 " cannot take part in the group: ", theirs));
-    }
+  if (!failure.empty()) {  // which this rank reports
+    rendezvous.set(key(rank), str_of(kFailed, failure));
+    return {};
   }
+  auto words = exchange(rendezvous, rank, size, key, str_of(kMade, word), deadline);
+  for (int p = 0; p < size; ++p) {
+    std::string& theirs = words[static_cast<size_t>(p)];
+    if (theirs.starts_with(kFailed)) {
+      throw MismatchError(
+          str_of("rank ", rank, " of ", size, ": rank ", p,
+                 " cannot take part in the group: ", theirs.substr(kFailed.size())));
+    }
+    theirs.erase(0, kMade.size());
+  }
+  return words;
 }
 
 void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept {

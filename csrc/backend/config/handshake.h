@@ -18,22 +18,25 @@ std::string host_identity(const std::string& host_id);
 /// Tells the other ranks that this rank cannot take part, so that they need not wait for it.
 void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why);
 
-/// Hosts and addresses of all ranks, by rank.
+/// What the ranks have said of themselves.
 struct Peers {
-  std::vector<std::string> hosts;      // identities
-  std::vector<std::string> addresses;  // for Gloo
+  std::vector<std::string> hosts;  // identities, by rank
+  std::string invitation;          // of rank 0
 };
 
 /// Compares the configurations of all ranks. MismatchError on every rank that names each differing
-/// setting, its values and the ranks that hold them. `address`: a line.
+/// setting, its values and the ranks that hold them. `invitation`: of rank 0, a line for the other
+/// ranks.
 Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& options,
-                const std::string& host_id, const std::string& address, const Deadline& deadline);
+                const std::string& host_id, const std::string& invitation,
+                const Deadline& deadline);
 
 /// After a step of making a group, called `part`: reports to the other ranks whether it worked on
 /// this rank (`failure`: empty, or the reason why not) and reads their reports. MismatchError if
-/// another rank failed.
-void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
-             const std::string& failure, const Deadline& deadline);
+/// another rank failed. Returns what each rank has to say for the next step: `word`, by rank.
+std::vector<std::string> confirm(Rendezvous& rendezvous, const std::string& part, int rank,
+                                 int size, const std::string& failure, const Deadline& deadline,
+                                 const std::string& word = "");
 
 /// Called before a rank throws the error that kept it from making a group: waits until all ranks
 /// have called it, 3 s at most. The exception may end the process, and with it the store that the

@@ -30,6 +30,8 @@ std::atomic<std::chrono::steady_clock::duration>& silent_until() {
   return until;
 }
 
+std::string left_key(int rank) { return str_of("cgx/gone/", rank); }
+
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
 // The value that is there after the first of all ranks has set it.
@@ -183,8 +185,19 @@ bool ErrorStore::start(std::function<void(State&, Finding&)> work) {
   return false;
 }
 
-bool ErrorStore::listen() {
-  return start([](State&, Finding&) {});
+bool ErrorStore::listen(const std::vector<int>& peers) {
+  return start([peers](State& state, Finding& finding) {
+    for (int peer : peers) {
+      if (state.store->check({left_key(peer)})) finding.left.push_back(peer);
+    }
+  });
+}
+
+void ErrorStore::leave(std::chrono::milliseconds patience) {
+  State::bounded<bool>(state_, patience, [](State& state) -> std::optional<bool> {
+    state.store->set(left_key(state.rank), bytes_of("left"));
+    return true;
+  });
 }
 
 bool ErrorStore::compare(std::vector<Fingerprint> fingerprints, uint64_t ask) {

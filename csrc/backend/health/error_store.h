@@ -34,8 +34,12 @@ class ErrorStore {
   std::optional<Posted> post(const Failure& failure, std::chrono::milliseconds patience,
                              std::chrono::milliseconds hesitation = {});
 
+  /// Says that this rank leaves the group with nothing under way; waits `patience` at most.
+  void leave(std::chrono::milliseconds patience);
+
   struct Finding {
     std::optional<Posted> failure;
+    std::vector<int> left;                 // of the ranks that listen() was asked about
     std::optional<PeerFingerprint> other;  // a rank has another call under the same number
     Fingerprint mine;                      // this rank's call of that number
   };
@@ -43,8 +47,8 @@ class ErrorStore {
   // Each of the next three functions also looks for a posted failure. It does nothing and returns
   // false while an earlier one is under way.
 
-  /// Starts to look whether another rank has posted a failure.
-  bool listen();
+  /// Starts to look whether another rank has posted a failure, and which of `peers` have left.
+  bool listen(const std::vector<int>& peers = {});
   /// Starts to compare this rank's recent calls (newest last) with the calls that other stuck ranks
   /// have posted. `ask`: number of a call that ranks which are not stuck shall also post, by
   /// answer(); 0: none.

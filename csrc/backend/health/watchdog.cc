@@ -9,8 +9,8 @@
 #include "backend/adapters/python_error.h"
 #include "backend/work/flight_record.h"
 #include "backend/work/works.h"
+#include "base/deadline.h"
 #include "base/error.h"
-#include "comm/gloo/point_to_point.h"
 
 namespace cgx {
 namespace {
@@ -51,18 +51,18 @@ Watchdog::Watchdog(std::shared_ptr<const GroupLabel> label, StorePtr store)
 
 Watchdog::~Watchdog() = default;
 
-void Watchdog::attach(Engine* engine, const BackendPtr& inner) {
+void Watchdog::attach(Engine* engine, const std::shared_ptr<GlooConnections>& inner) {
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     engine_ = engine;
-    inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
+    inner_ = inner;
   }
   Watch::add(this);
 }
 
-void Watchdog::attach_inner(const BackendPtr& inner) {
+void Watchdog::attach_inner(const std::shared_ptr<GlooConnections>& inner) {
   std::lock_guard<std::mutex> lock(attached_mutex_);
-  if (engine_ != nullptr) inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
+  if (engine_ != nullptr) inner_ = inner;
 }
 
 void Watchdog::attach_also(Engine* engine) {
@@ -73,6 +73,13 @@ void Watchdog::attach_also(Engine* engine) {
 void Watchdog::attach_also(const BackendPtr& inner) {
   std::lock_guard<std::mutex> lock(attached_mutex_);
   second_inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
+}
+
+void Watchdog::leave() { errors_.leave(kPatience); }
+
+bool Watchdog::failed() {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  return engine_ == nullptr || engine_->failure();
 }
 
 void Watchdog::answer_always() {
@@ -312,7 +319,8 @@ std::vector<CallRecordPtr> Watchdog::under_way() {
 }
 
 void Watchdog::abort_inner() {
-  BackendPtr inner, second;
+  std::shared_ptr<GlooConnections> inner;
+  BackendPtr second;
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     inner = inner_.lock();
@@ -340,7 +348,7 @@ void Watchdog::abort_inner() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(inner_aborted_, true) && !waiting) return;
   }
-  close_connections(*inner);
+  inner->close();
 }
 
 void Watchdog::note_ended() {
@@ -360,11 +368,24 @@ bool Watchdog::idle() {
   return under_way().empty();
 }
 
+bool Watchdog::collectives_end(const Deadline& deadline) {
+  for (;; std::this_thread::sleep_for(milliseconds(5))) {
+    note_ended();
+    const auto calls = under_way();
+    if (std::all_of(calls.begin(), calls.end(),
+                    [](const auto& call) { return call->shape.point_to_point(); })) {
+      return true;
+    }
+    if (deadline.expired()) return false;
+  }
+}
+
 void Watchdog::look() {
   note_ended();
   const std::vector<CallRecordPtr> calls = under_way();
   if (calls.empty()) {
     patience_.rest();
+    connections_.rest();
     return answer_when_asked(Clock::now());
   }
   std::optional<Failure> broken;
@@ -381,6 +402,7 @@ void Watchdog::look() {
   }
   if (broken) return abort_inner();
   const auto now = Clock::now();
+  if (act_on_connections(calls, now)) return;
   patience_.look(now, moved);
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
@@ -401,6 +423,32 @@ void Watchdog::look() {
   compare_when_stuck(now);
 }
 
+bool Watchdog::act_on_connections(std::vector<CallRecordPtr> calls, Clock::time_point now) {
+  std::shared_ptr<GlooConnections> inner;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    inner = inner_.lock();
+  }
+  if (!inner) return false;
+  if (sight_of_ends() == Engine::Sight::kAll) {
+    // ended_peers() knows more: whether a process that has ended had done its part.
+    std::erase_if(calls, [](const auto& call) { return !call->shape.point_to_point(); });
+  }
+  const auto lost = connections_.look(
+      calls, label_->rank, label_->size, [&](int peer) { return inner->broken(peer); }, now);
+  if (lost) {
+    fail({FailureKind::kPeerLost,
+          str_of("the connection to rank ", lost->peer, " has broken: ", lost->why), label_->rank,
+          lost->call->title().call});
+    return true;
+  }
+  const std::vector<int> peers = connections_.in_question();
+  if (peers.empty()) return false;
+  if (act_on_finding()) return true;
+  errors_.listen(peers);
+  return false;
+}
+
 void Watchdog::listen_when_quiet(const CallRecord& oldest, Clock::time_point now) {
   if (now < next_listen_ || now - oldest.created < kListenAfter) return;
   if (!patience_.quiet(now, kListenAfter)) return;
@@ -411,6 +459,7 @@ void Watchdog::listen_when_quiet(const CallRecord& oldest, Clock::time_point now
 bool Watchdog::act_on_finding() {
   const auto finding = errors_.finding();
   if (!finding) return false;
+  for (int peer : finding->left) connections_.left(peer);
   if (finding->failure && finding->failure->rank != label_->rank) {
     fail(finding->failure->failure);
     return true;

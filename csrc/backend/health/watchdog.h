@@ -25,9 +25,11 @@
 
 #include "backend/adapters/torch_types.h"
 #include "backend/health/call_patience.h"
+#include "backend/health/connection_watch.h"
 #include "backend/health/error_store.h"
 #include "backend/health/watch.h"
 #include "backend/work/call_record.h"
+#include "comm/gloo/connections.h"
 #include "reduce/engine.h"
 
 namespace cgx {
@@ -41,16 +43,22 @@ class Watchdog final : public Watched {
 
   /// From here on the group is watched. Both must outlive detach(). `inner`: Gloo, or null where the
   /// group has none yet.
-  void attach(Engine* engine, const BackendPtr& inner);
+  void attach(Engine* engine, const std::shared_ptr<GlooConnections>& inner);
   /// Gloo where the group has made it later than its engine.
-  void attach_inner(const BackendPtr& inner);
+  void attach_inner(const std::shared_ptr<GlooConnections>& inner);
   /// A second engine of the group (for the tensors of a GPU), which fails with it.
   void attach_also(Engine* engine);
   /// A second inner backend, for the tensors of a GPU, which is aborted with the first.
   void attach_also(const BackendPtr& inner);
   void detach();
+  /// This rank leaves with nothing under way: said before its connections close.
+  void leave();
+  /// The group is broken: waits for Gloo, which may be stuck, are to be given up.
+  bool failed();
   /// No call is under way.
   bool idle();
+  /// Waits until no collective is under way on the inner backend; false: the deadline has passed.
+  bool collectives_end(const Deadline& deadline);
 
   /// A call begins. MismatchError, which breaks the group, if a peer is known to run another one.
   CallRecordPtr begin(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
@@ -114,6 +122,8 @@ class Watchdog final : public Watched {
   /// Looks into the store if nothing has moved for a while.
   void listen_when_quiet(const CallRecord& oldest, Clock::time_point now);
   void answer_when_asked(Clock::time_point now);
+  /// True if a connection that a call on Gloo needs has broken, by which the group is broken now.
+  bool act_on_connections(std::vector<CallRecordPtr> calls, Clock::time_point now);
   /// Notes which calls of the inner backend have ended.
   void note_ended();
   std::vector<CallRecordPtr> under_way();
@@ -125,7 +135,8 @@ class Watchdog final : public Watched {
   std::mutex attached_mutex_;  // guards these two; taken before mutex_
   Engine* engine_ = nullptr;
   Engine* second_ = nullptr;
-  c10::weak_intrusive_ptr<c10d::Backend> inner_{BackendPtr()}, second_inner_{BackendPtr()};
+  std::weak_ptr<GlooConnections> inner_;
+  c10::weak_intrusive_ptr<c10d::Backend> second_inner_{BackendPtr()};
 
   mutable std::mutex mutex_;  // guards what follows
   uint64_t collectives_ = 0, point_to_point_ = 0;
@@ -136,6 +147,7 @@ class Watchdog final : public Watched {
 
   // Used by the watch's thread only.
   CallPatience patience_;
+  ConnectionWatch connections_;
   Clock::time_point next_compare_{}, next_answer_{}, next_listen_{};
 };
 

@@ -4,15 +4,48 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
+#include <condition_variable>
 #include <utility>
 
 #include "backend/work/works.h"
+#include "base/deadline.h"
 #include "base/error.h"
 #include "comm/gloo/error_text.h"
 #include "tensors/gpu/stream.h"
 
 namespace cgx {
 namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{50};
+// Most waits of a broken group end by themselves when its connections close.
+constexpr milliseconds kGrace{100};
+
+class Gate {
+ public:
+  void open() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      open_ = true;
+    }
+    changed_.notify_all();
+  }
+  bool wait(milliseconds limit) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, limit, [this] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+milliseconds left_of(const Deadline& deadline) {
+  return std::max(std::chrono::duration_cast<milliseconds>(deadline.left()), milliseconds(1));
+}
 
 // Called while an exception of an inner work is handled.
 [[noreturn]] void rethrow_inner(Watchdog& watchdog, CallRecord& record) {
@@ -88,10 +121,34 @@ void ForwardedWork::synchronize() {
   if (last_) last_->take();
 }
 
+// A collective of Gloo's whose connection breaks in the middle of a message may never end, and cannot
+// be aborted.
+bool ForwardedWork::wait_for_inner(milliseconds timeout) {
+  const bool limited = timeout != kNoTimeout;
+  if (record_->shape.cuda || record_->shape.point_to_point() || inner_->isCompleted() ||
+      (limited && timeout.count() < 0)) {
+    return inner_->wait(timeout);
+  }
+  FuturePtr future;
+  try {
+    future = inner_->getFuture();
+  } catch (const std::exception&) {
+    return inner_->wait(timeout);  // a work of several, which has none
+  }
+  const auto gate = std::make_shared<Gate>();
+  future->addCallback([gate](c10::ivalue::Future&) { gate->open(); });
+  const Deadline deadline = limited ? Deadline::after(timeout) : Deadline();
+  while (!gate->wait(limited ? std::min(left_of(deadline), kLook) : kLook)) {
+    if (limited && deadline.expired()) return inner_->wait(milliseconds(1));
+    if (watchdog_->failed() && !gate->wait(kGrace)) return false;
+  }
+  return inner_->wait(kNoTimeout);
+}
+
 bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
   bool done = false;
   try {
-    done = inner_->wait(timeout);
+    done = wait_for_inner(timeout);
   } catch (...) {
     rethrow_inner(*watchdog_, *record_);
   }

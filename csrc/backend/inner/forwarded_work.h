@@ -60,6 +60,9 @@ class ForwardedWork : public c10d::Work {
   const CallRecordPtr& record() const { return record_; }
 
  private:
+  /// As the inner work's wait; false if the group breaks meanwhile, whatever becomes of that work.
+  bool wait_for_inner(std::chrono::milliseconds timeout);
+
   const OfProcess<WorkPtr> inner_;
   const CallRecordPtr record_;
   const std::shared_ptr<Watchdog> watchdog_;

@@ -10,6 +10,7 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "comm/gloo/connections.h"
 
 namespace cgx {
 namespace {
@@ -19,11 +20,11 @@ using std::chrono::milliseconds;
 // Gloo's tags have 31 bits. Headers have the lower half, and the caller's tag there; the few
 // programs with larger tags share some, and a header that names another tag is an error. Values
 // have the upper half: with a tag below kOwnTags the tag itself and 21 bits of a hash of type and
-// length, so that two of these tags never meet; with others a hash of all three. The last four are
-// left to close_connections() and the like.
+// length, so that two of these tags never meet; with others a hash of all three. The last are
+// reserved (comm/gloo/connections.h).
 constexpr int64_t kHeaders = int64_t{1} << 30;
 constexpr int64_t kOwnTags = 256, kShapes = int64_t{1} << 21;
-constexpr int64_t kHashed = kOwnTags * kShapes, kReserved = 4;
+constexpr int64_t kHashed = kOwnTags * kShapes, kReserved = kGlooReservedTags;
 static_assert(2 * kHashed == kHeaders);
 
 // `x` spread over 0 to `range` - 1 (the finalizer of splitmix64).

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <chrono>
+#include <future>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +18,9 @@
 namespace cgx {
 namespace {
 
+// Gloo takes milliseconds, unless a collective of its own is stuck.
+constexpr std::chrono::milliseconds kEndsWithin{500};
+
 // Callbacks of forwarded works run on the threads of the inner backend, which names them.
 bool on_thread_of_gloo() {
   char name[16] = {};
@@ -25,18 +30,28 @@ bool on_thread_of_gloo() {
 
 }  // namespace
 
-BackendPtr InnerBackends::make_gloo(const StorePtr& store) const {
-  return group_.factories.inner(store, group_.rank, group_.size, group_.timeout(), group_.address);
+InnerBackends::ConnectionsPtr InnerBackends::make_gloo(const StorePtr& store,
+                                                       const std::vector<std::string>& addresses) {
+  if (group_.size > 1) address_ = group_.factories.choose_address(group_.rank, addresses);
+  return std::make_shared<GlooConnections>(
+      group_.factories.inner(store, group_.rank, group_.size, group_.timeout(), address_));
 }
 
-void InnerBackends::connect_gloo() { keep_gloo(make_gloo(store_at(group_, "inner"))); }
+void InnerBackends::connect_gloo(const std::vector<std::string>& addresses) {
+  keep_gloo(make_gloo(store_at(group_, "inner"), addresses));
+}
 
-void InnerBackends::keep_gloo(BackendPtr gloo) {
+void InnerBackends::keep_gloo(ConnectionsPtr gloo) {
   std::lock_guard<std::mutex> lock(gloo_mutex_);
   if (destroyed_) return;
-  gloo->setTimeout(group_.timeout());  // which may have changed meanwhile
-  if (timed_) gloo->enableCollectivesTiming();
+  gloo->backend()->setTimeout(group_.timeout());  // which may have changed meanwhile
+  if (timed_) gloo->backend()->enableCollectivesTiming();
   gloo_ = std::move(gloo);
+}
+
+std::shared_ptr<GlooConnections> InnerBackends::connections() const {
+  std::lock_guard<std::mutex> lock(gloo_mutex_);
+  return gloo_;
 }
 
 void InnerBackends::ensure_gloo(Engine& engine) {
@@ -58,14 +73,17 @@ void InnerBackends::ensure_gloo(Engine& engine) {
   });
   const Deadline deadline = Deadline::after(group_.timeout());
   // Gloo itself waits in the store without a look at the group's failures.
+  std::vector<std::string> addresses;
   try {
-    confirm(*rendezvous, "call", group_.rank, group_.size, "", deadline);
+    addresses = confirm(*rendezvous, "call", group_.rank, group_.size, "", deadline,
+                        group_.factories.report_addresses());
   } catch (const TimeoutError& e) {
-    throw TimeoutError(str_of("the first call that needs Gloo makes it, with all ranks: ", e.what()));
+    throw TimeoutError(
+        str_of("the first call that needs Gloo makes it, with all ranks: ", e.what()));
   }
-  BackendPtr gloo;
+  ConnectionsPtr gloo;
   try {
-    gloo = make_gloo(store);
+    gloo = make_gloo(store, addresses);
   } catch (const std::exception& e) {
     confirm(*rendezvous, "gloo", group_.rank, group_.size, plain_text(e), deadline);
     throw;
@@ -85,12 +103,12 @@ BackendPtr InnerBackends::gloo() const {
   TORCH_CHECK(gloo_, "cgx: rank ", group_.rank,
               destroyed_ ? ": the process group has been destroyed"
                          : ": this group has no Gloo yet; a collective that needs it makes it");
-  return gloo_;
+  return gloo_->backend();
 }
 
 bool InnerBackends::is_gloo(const BackendPtr& backend) const {
   std::lock_guard<std::mutex> lock(gloo_mutex_);
-  return backend == gloo_;
+  return gloo_ && backend == gloo_->backend();
 }
 
 BackendPtr InnerBackends::for_tensor(const at::Tensor& tensor) {
@@ -111,7 +129,7 @@ BackendPtr InnerBackends::for_tensor(const at::Tensor& tensor) {
 void InnerBackends::set_timeout(std::chrono::milliseconds timeout) {
   {
     std::lock_guard<std::mutex> lock(gloo_mutex_);
-    if (gloo_) gloo_->setTimeout(timeout);
+    if (gloo_) gloo_->backend()->setTimeout(timeout);
   }
   std::lock_guard<std::mutex> lock(mutex_);
   if (nccl_) nccl_->setTimeout(timeout);
@@ -120,7 +138,7 @@ void InnerBackends::set_timeout(std::chrono::milliseconds timeout) {
 void InnerBackends::enable_timing() {
   std::lock_guard<std::mutex> lock(gloo_mutex_);
   timed_ = true;
-  if (gloo_) gloo_->enableCollectivesTiming();
+  if (gloo_) gloo_->backend()->enableCollectivesTiming();
 }
 
 void InnerBackends::shutdown() {
@@ -129,30 +147,36 @@ void InnerBackends::shutdown() {
     destroyed_ = true;
   }
   if (nccl_) nccl_->shutdown();
-  if (gloo_) gloo_->shutdown();
+  if (const ConnectionsPtr gloo = connections()) gloo->backend()->shutdown();
 }
 
-void InnerBackends::destroy_gloo() {
-  BackendPtr gloo;
+void InnerBackends::destroy_gloo(bool failed) {
+  ConnectionsPtr gloo;
   {
     std::lock_guard<std::mutex> lock(gloo_mutex_);
     gloo.swap(gloo_);
     destroyed_ = true;
   }
-  if (gloo && on_thread_of_gloo()) {
-    // A callback held the last reference: a thread that joined itself would end the process.
-    auto* last = new BackendPtr(std::move(gloo));
-    try {
-      start_thread("the thread that ends Gloo", [last] { delete last; }).detach();
-    } catch (const ResourceError&) {
-      // Gloo is left behind, which ends with the process.
-    }
+  // A callback of Gloo's held the last reference: a thread that joined itself would end the process.
+  const bool inside = on_thread_of_gloo();
+  if (!gloo || (!inside && !failed)) return;
+  auto last = std::make_shared<ConnectionsPtr>(std::move(gloo));
+  auto ended = std::make_shared<std::promise<void>>();
+  try {
+    start_thread("the thread that ends Gloo", [last, ended] {
+      last->reset();
+      ended->set_value();
+    }).detach();
+    if (!inside) ended->get_future().wait_for(kEndsWithin);
+  } catch (const ResourceError&) {
+    // Gloo is left behind, which ends with the process.
+    (void)new std::shared_ptr<ConnectionsPtr>(last);
   }
 }
 
 void InnerBackends::abandon() {
   (void)nccl_.release();
-  (void)gloo_.release();
+  (void)new ConnectionsPtr(gloo_);
 }
 
 }  // namespace cgx

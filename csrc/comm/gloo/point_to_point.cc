@@ -1,16 +1,13 @@
 #include "comm/gloo/point_to_point.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <mutex>
+#include <numeric>
 #include <string>
-#include <string_view>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,9 +20,16 @@ namespace {
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// No message is ever sent with these tags.
-constexpr int kNobodyUses = std::numeric_limits<int>::max();
-constexpr int kNobodySends = kNobodyUses - 1;
+// Tags of each share; more than a relay with all its lanes needs. Behind the last share are the
+// tags of connections.cc.
+constexpr int kShareTags = 1 << 14;
+static_assert(GlooShare::kMost * kShareTags < kGlooReservedTags - 2);
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 // The works that abort() must end.
 struct LiveWorks {
@@ -79,45 +83,34 @@ class WorkPending : public Pending {
 
 class C10dPointToPoint : public PointToPoint {
  public:
-  explicit C10dPointToPoint(BackendPtr inner)
-      : inner_(std::move(inner)), name_(inner_->getBackendName()) {}
+  C10dPointToPoint(std::shared_ptr<GlooConnections> connections, GlooShare share)
+      : connections_(std::move(connections)),
+        inner_(connections_->backend()),
+        share_(std::move(share)),
+        name_(inner_->getBackendName()) {}
 
-  int rank() const override { return inner_->getRank(); }
-  int size() const override { return inner_->getSize(); }
+  int rank() const override { return share_.rank; }
+  int size() const override { return static_cast<int>(share_.members.size()); }
   const char* name() const override { return name_.c_str(); }
   bool can_poll() const override { return false; }
   // NCCL's transfers are operations of a stream, which cannot be withdrawn.
   bool lets_go() const override { return name_ == "gloo"; }
   // NCCL ignores tags: it matches transfers by their order, which the relay keeps for these tags.
-  int tags() const override { return name_ == "gloo" ? std::numeric_limits<int>::max() : 8; }
+  int tags() const override { return name_ == "gloo" ? kShareTags : 8; }
 
   std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) override {
     std::vector<at::Tensor> tensors = {view(const_cast<std::byte*>(data), bytes)};
-    return start(peer, str_of("sending ", bytes, " bytes"),
-                 [&] { return inner_->send(tensors, peer, tag); });
+    return start(str_of("sending ", bytes, " bytes"),
+                 [&] { return inner_->send(tensors, member(peer), own_tag(tag)); });
   }
 
   std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) override {
     std::vector<at::Tensor> tensors = {view(data, bytes)};
-    return start(peer, str_of("receiving up to ", bytes, " bytes"),
-                 [&] { return inner_->recv(tensors, peer, tag); });
+    return start(str_of("receiving up to ", bytes, " bytes"),
+                 [&] { return inner_->recv(tensors, member(peer), own_tag(tag)); });
   }
 
-  // Gloo has no call that returns the state of a connection. wait() after abort() returns at once:
-  // it throws if the receive has failed, and returns false if it is still pending. Both can be
-  // called again.
-  std::string broken(int peer) override {
-    std::lock_guard<std::mutex> lock(live_->mutex);
-    const auto sentinel = sentinels_.find(peer);
-    if (sentinel == sentinels_.end() || !live_->aborted.empty()) return {};
-    try {
-      sentinel->second->abort();
-      sentinel->second->wait(std::chrono::seconds(1));
-    } catch (const std::exception& e) {
-      return plain_text(e);
-    }
-    return {};
-  }
+  std::string broken(int peer) override { return connections_->broken(member(peer)); }
 
   // ProcessGroupGloo has no abort() of its own; each of its works has. That ends waits here only:
   // so that peers that wait for this rank, or for one that waits for it, see the end, the
@@ -134,59 +127,47 @@ class C10dPointToPoint : public PointToPoint {
         }
       }
     }
-    close_connections(*inner_);
+    connections_->close();
   }
 
  private:
+  int member(int peer) const { return share_.members[static_cast<size_t>(peer)]; }
+  int own_tag(int tag) const {
+    return name_ == "gloo" ? kFirstGlooReservedTag + share_.number * kShareTags + tag : tag;
+  }
   static at::Tensor view(std::byte* data, size_t bytes) {
     return at::from_blob(data, {static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
   }
 
   template <typename Start>
-  std::unique_ptr<Pending> start(int peer, std::string what, const Start& start) {
+  std::unique_ptr<Pending> start(std::string what, const Start& start) {
     std::lock_guard<std::mutex> lock(live_->mutex);
     if (!live_->aborted.empty()) throw AbortedError(str_of(what, ": ", live_->aborted));
     try {
-      post_sentinel(peer);
       return std::make_unique<WorkPending>(start(), std::move(what), live_);
     } catch (const std::exception& e) {
       throw PeerLostError(str_of(what, ": ", plain_text(e)));
     }
   }
 
-  // Called with the mutex held, before the first transfer with a peer. Posting a receive sends the
-  // peer a small message, which could reset the connection of a peer that is leaving.
-  void post_sentinel(int peer) {
-    if (name_ != "gloo" || sentinels_.contains(peer)) return;
-    std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
-    sentinels_.emplace(peer, inner_->recv(nothing, peer, kNobodySends));
-  }
-
+  const std::shared_ptr<GlooConnections> connections_;
   const BackendPtr inner_;
+  const GlooShare share_;
   const std::string name_;
   const std::shared_ptr<LiveWorks> live_ = std::make_shared<LiveWorks>();
-  // By peer: a receive that no send matches. It fails when the connection breaks. Guarded by the
-  // mutex.
-  std::unordered_map<int, WorkPtr> sentinels_;
 };
 
 }  // namespace
 
-void close_connections(c10d::Backend& gloo) {
-  std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
-  for (int i = 1; i < gloo.getSize(); ++i) {
-    const int peer = (gloo.getRank() + i) % gloo.getSize();
-    try {
-      gloo.recv(nothing, peer, kNobodyUses)->wait(std::chrono::milliseconds(1));
-    } catch (const std::exception& e) {
-      // If this connection was closed already, the wait did not time out, and closed nothing.
-      if (std::string_view(e.what()).find("imed out") != std::string_view::npos) return;
-    }
-  }
+std::shared_ptr<PointToPoint> make_c10d_point_to_point(std::shared_ptr<GlooConnections> connections,
+                                                       GlooShare share) {
+  return std::make_shared<C10dPointToPoint>(std::move(connections), std::move(share));
 }
 
 std::shared_ptr<PointToPoint> make_c10d_point_to_point(c10::intrusive_ptr<c10d::Backend> inner) {
-  return std::make_shared<C10dPointToPoint>(std::move(inner));
+  GlooShare all{0, all_ranks(inner->getSize()), inner->getRank()};
+  return make_c10d_point_to_point(std::make_shared<GlooConnections>(std::move(inner)),
+                                  std::move(all));
 }
 
 }  // namespace cgx

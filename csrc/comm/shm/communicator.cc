@@ -21,6 +21,9 @@ namespace {
 // its first longer exchange comes.
 constexpr size_t kFirstSlotBytes = size_t{64} << 10;
 
+// A larger area may be made in vain.
+constexpr size_t kMostInvited = size_t{4} << 20;
+
 // Keys of the rendezvous. Values are "ok" and an argument, or "error" and a packed failure.
 constexpr const char* kAreaKey = "shm/area";  // by rank 0: the area's address
 constexpr const char* kNameKey = "shm/name";  // by rank 0, for ranks that need a name to reach it
@@ -152,16 +155,20 @@ std::vector<int> followers(int size, int but = 0) {
   return ranks;
 }
 
+std::shared_ptr<ShmArea> make_area(const SlotLayout& layout) {
+  std::shared_ptr<ShmArea> area = ShmArea::create(layout.total_bytes);
+  SlotMemory(area->data(), layout).format();
+  return area;
+}
+
 std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& layout,
-                                   const Deadline& deadline) {
-  std::shared_ptr<ShmArea> area;
-  bool announced = false;
+                                   const Deadline& deadline, const ShmInvitation& invitation) {
+  std::shared_ptr<ShmArea> area = invitation.area;
+  bool announced = area != nullptr;
   try {
-    area = ShmArea::create(layout.total_bytes);
-    SlotMemory memory(area->data(), layout);
-    memory.format();
-    auto comm = std::make_unique<Shm>(area, memory, 0);
-    rendezvous.set(kAreaKey, "ok " + area->address());
+    if (!area) area = make_area(layout);
+    auto comm = std::make_unique<Shm>(area, SlotMemory(area->data(), layout), 0);
+    if (!announced) rendezvous.set(kAreaKey, "ok " + area->address());
     announced = true;
     const auto strangers =
         all_attached(rendezvous, 0, followers(layout.size), attached_key, deadline);
@@ -201,10 +208,9 @@ void check_header(const ShmArea& area, int rank, const SlotLayout& layout) {
   }
 }
 
-// Opens what rank 0 has announced under `key`.
-std::shared_ptr<ShmArea> open_announced(Rendezvous& rendezvous, int rank, const char* key,
-                                        const char* what, const Deadline& deadline) {
-  const std::string address = answer(rendezvous, rank, 0, key, what, deadline);
+// Opens what rank 0 has announced.
+std::shared_ptr<ShmArea> open_announced(Rendezvous& rendezvous, int rank,
+                                        const std::string& address) {
   try {
     return ShmArea::open(address);
   } catch (const ResourceError&) {
@@ -220,25 +226,27 @@ std::shared_ptr<ShmArea> open_announced(Rendezvous& rendezvous, int rank, const 
 }
 
 std::unique_ptr<Communicator> follow(Rendezvous& rendezvous, int rank, const SlotLayout& layout,
-                                     const Deadline& deadline) {
+                                     const Deadline& deadline, std::string address) {
   std::shared_ptr<ShmArea> area;
   std::string key = attached_key(rank);  // what the others look at next
   bool attached = false;
   try {
-    area = open_announced(rendezvous, rank, kAreaKey, "make an area", deadline);
+    if (address.empty()) address = answer(rendezvous, rank, 0, kAreaKey, "make an area", deadline);
+    area = open_announced(rendezvous, rank, address);
     std::vector<int> strangers;
     if (!area) {
       rendezvous.set(key, str_of("ok ", kNeedsName));
       key = named_key(rank);
-      area = open_announced(rendezvous, rank, kNameKey, "name its area", deadline);
+      area = open_announced(rendezvous, rank,
+                            answer(rendezvous, rank, 0, kNameKey, "name its area", deadline));
       strangers.push_back(rank);
     }
     check_header(*area, rank, layout);
     auto comm = std::make_unique<Shm>(area, SlotMemory(area->data(), layout), rank);
     rendezvous.set(key, "ok ");
     attached = true;
-    for (int peer : all_attached(rendezvous, rank, followers(layout.size, rank), attached_key,
-                                 deadline)) {
+    for (int peer :
+         all_attached(rendezvous, rank, followers(layout.size, rank), attached_key, deadline)) {
       strangers.push_back(peer);
     }
     std::erase(strangers, rank);
@@ -255,20 +263,40 @@ std::unique_ptr<Communicator> follow(Rendezvous& rendezvous, int rank, const Slo
   }
 }
 
+SlotLayout layout_of(int size, size_t capacity) {
+  return SlotLayout::make(size, capacity, 2, kFirstSlotBytes);
+}
+
 }  // namespace
 
+ShmInvitation invite_to_shm(int size, size_t capacity) {
+  try {
+    const SlotLayout layout = layout_of(size, capacity);
+    if (layout.total_bytes > kMostInvited) return {};
+    std::shared_ptr<ShmArea> area = make_area(layout);
+    // The others may attach, and look for this process, before it has a communicator.
+    area->hold_lock(0);
+    SlotMemory(area->data(), layout).rank(0).process = process_token();
+    std::string address = area->address();
+    return {std::move(area), std::move(address)};
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
 std::unique_ptr<Communicator> make_shm_communicator(Rendezvous& rendezvous, int rank, int size,
-                                                    size_t capacity, const Deadline& deadline) {
+                                                    size_t capacity, const Deadline& deadline,
+                                                    const ShmInvitation& invitation) {
   check_rank(rank, size);
   SlotLayout layout;
   try {
-    layout = SlotLayout::make(size, capacity, 2, kFirstSlotBytes);
+    layout = layout_of(size, capacity);
   } catch (const std::exception& error) {
     tell(rendezvous, rank == 0 ? kAreaKey : attached_key(rank), error);
     throw;
   }
-  return rank == 0 ? lead(rendezvous, layout, deadline)
-                   : follow(rendezvous, rank, layout, deadline);
+  return rank == 0 ? lead(rendezvous, layout, deadline, invitation)
+                   : follow(rendezvous, rank, layout, deadline, invitation.address);
 }
 
 }  // namespace cgx
