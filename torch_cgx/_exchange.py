@@ -66,7 +66,7 @@ def broadcast(
         return dist.broadcast(tensor, None, group_, async_op, group_src=root)
     if residual is not None:
         _feedback.check("broadcast", residual, tensor, codec)
-    if codec is not None and _has_engine(backend, tensor, "broadcast_codec"):
+    if _has_engine(codec, tensor):
         key = key_of(backend, step)
         work = backend.broadcast_codec(tensor, root, codec, async_op, residual=residual, **key)
     else:
@@ -130,7 +130,7 @@ def all_to_all_single(
         )
     if residual is not None:
         _feedback.check("all_to_all_single", residual, input, codec, output)
-    if codec is not None and _has_engine(backend, input, "all_to_all_codec"):
+    if _has_engine(codec, input):
         rows_out, rows_in = (
             [] if sizes is None else list(sizes)
             for sizes in (output_split_sizes, input_split_sizes)
@@ -152,9 +152,9 @@ def all_to_all_single(
     return finish(work, async_op)
 
 
-def _has_engine(backend: _C.ProcessGroupCGX, tensor: torch.Tensor, method: str) -> bool:
-    """Whether the engine moves these values; else they travel as bytes."""
-    return tensor.device.type == "cpu" and hasattr(backend, method)
+def _has_engine(codec: _C.Codec | None, tensor: torch.Tensor) -> bool:
+    """Whether the engine encodes these values; else they travel as bytes, or exactly."""
+    return codec is not None and tensor.device.type == "cpu"
 
 
 def _pieces(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, ranks: int) -> list[int]:
