@@ -24,6 +24,7 @@ from torch_cgx._arguments import (
     rank_of,
 )
 from torch_cgx._backend import backend_of, group_of
+from torch_cgx._config import list_of
 from torch_cgx._steps import check_step
 
 
@@ -160,7 +161,8 @@ def _has_engine(codec: _C.Codec | None, tensor: torch.Tensor) -> bool:
 def _pieces(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, ranks: int) -> list[int]:
     """The number of values of each rank's piece. TypeError, ValueError."""
     rows = tensor.size(0) if tensor.dim() else 1
-    if sizes is None or len(sizes) == 0:
+    sizes = [] if sizes is None else list_of(f"{name}_split_sizes", sizes, "a list of numbers")
+    if not sizes:
         if rows % ranks:
             raise ValueError(
                 f"{name} has {rows} rows; allowed without {name}_split_sizes: a multiple of "
@@ -169,10 +171,10 @@ def _pieces(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, ranks:
         sizes = [rows // ranks] * ranks
     for size in sizes:
         if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{name}_split_sizes={list(sizes)!r}; allowed: integers >= 0")
+            raise TypeError(f"{name}_split_sizes={sizes!r}; allowed: integers >= 0")
     if len(sizes) != ranks or sum(sizes) != rows or min(sizes) < 0:
         raise ValueError(
-            f"{name}_split_sizes={list(sizes)}; allowed: a number of rows for each of {ranks} "
+            f"{name}_split_sizes={sizes}; allowed: a number of rows for each of {ranks} "
             f"ranks, {rows} in all"
         )
     width = tensor.numel() // rows if rows else 0
