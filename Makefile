@@ -167,8 +167,10 @@ fuzz:  ## libFuzzer on decoding, headers, plans, communicators, reducers; FUZZ_S
 	@$(NATIVE) -C tests/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) run
 
 STRESS_MINUTES ?= 30
-stress: build  ## random groups, calls, kills and restarts for STRESS_MINUTES=30, every result checked
+STRESS_KILLS ?= 500
+stress: build  ## random groups, calls, kills and restarts for STRESS_MINUTES=30, every result checked; STRESS_KILLS=500 more kills
 	$(BIN)/python -m tests.stress --minutes $(STRESS_MINUTES) $(if $(STRESS_SEED),--seed $(STRESS_SEED))
+	$(BIN)/python -m tests.stress.kills --count $(STRESS_KILLS) --minutes $(STRESS_MINUTES) $(if $(STRESS_SEED),--seed $(STRESS_SEED))
 
 lint: $(VENV)/.packages $(VENV)/.lint-packages  ## check style and types
 	$(BIN)/ruff check .

@@ -76,7 +76,9 @@ _ALL = (
         ("--mpirun", "auto", "--communicator", "shm", "--no-bf16", "--peers", "--quick"),
     ),
     Part("gpu-allreduce", "gpu_allreduce", "all-reduces of two ranks on one GPU", "gpu_allreduce"),
-    Part("passthrough", "passthrough", "all other collectives, against gloo", "passthrough"),
+    Part(
+        "collectives", "collectives", "every collective, against gloo", "collectives", limit=2700.0
+    ),
     Part("shards", "shards", "reduce-scatters and all-gathers, against gloo", "shards"),
     Part("latency", "latency", "where a small all-reduce spends its time", "latency"),
     Part(

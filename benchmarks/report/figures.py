@@ -6,7 +6,6 @@ not hold what it needs.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable
 
 from benchmarks.hosts import payload_bytes
@@ -197,14 +196,6 @@ def autotuned(r: Results) -> list[float]:
 def exact(r: Results) -> list[float]:
     runs = r.of("exact")["runs"]
     return [row["speedup"] for run in runs for row in run["rows"] if row["method"] == "cgx exact"]
-
-
-def passthrough(r: Results) -> float:
-    return float(min(row["ratio"] for row in r.rows("passthrough")))
-
-
-def passthrough_median(r: Results) -> float:
-    return float(statistics.median(row["ratio"] for row in r.rows("passthrough")))
 
 
 def adaptive(held: bool) -> Callable[[Results], float]:

@@ -7,8 +7,8 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
     README.md             `<!-- benchmark summary -->`: one row a method, one column a link
     docs/performance.md   `<!-- benchmark NAME -->` of TABLES; `<!-- targets -->`
                           (benchmarks/report/targets.py), `<!-- latency -->`, `<!-- exact -->`,
-                          `<!-- autotune -->`, `<!-- adaptive -->`, `<!-- benchmark emulate -->`,
-                          `<!-- benchmark emulate-gemm -->`
+                          `<!-- autotune -->`, `<!-- adaptive -->`, `<!-- collectives -->`,
+                          `<!-- benchmark emulate -->`, `<!-- benchmark emulate-gemm -->`
     docs/emulated_training.md `<!-- benchmark emulate-training -->`
     docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
     docs/activations.md   `<!-- benchmark activations -->`, activations-training, projections,
@@ -34,6 +34,7 @@ from benchmarks.report import (
     activations_training,
     bdi,
     bounded,
+    collectives,
     emulate,
     emulate_gemm,
     emulate_training,
@@ -81,6 +82,7 @@ def update_performance(page: str) -> str:
     page = insert(page, "benchmark emulate", _table(results, "emulate", emulate.table))
     products = _table(results, "emulate_gemm", emulate_gemm.table)
     page = insert(page, "benchmark emulate-gemm", products)
+    page = insert(page, "collectives", _table(results, "collectives", collectives.table))
     page = insert(page, "exact", speed.exact_table(results.of("exact")))
     page = insert(page, "adaptive", losses.adaptive_table(results.of("adaptive")))
     return insert(page, "autotune", speed.autotune_table(results.of("autotune")))

@@ -10,8 +10,9 @@ from benchmarks.report.results import Missing, Results
 
 @dataclass(frozen=True)
 class Target:
-    """`figure` is compared with `asked`: at least it, or at most with `at_most`. pattern: how a
-    figure is shown."""
+    """`figure` is compared with `asked`: at least it, or at most with `at_most`. name: which row of
+    the results the figure is of.
+    """
 
     what: str
     against: str
@@ -19,6 +20,7 @@ class Target:
     figure: Callable[[Results], float]
     at_most: bool = False
     unit: str = ""
+    name: Callable[[Results], str] | None = None
 
     def row(self, results: Results) -> list[str]:
         """The cells of the table's line; the last one is the SIMD level of the machine."""
@@ -32,4 +34,5 @@ class Target:
         shown = float(f"{figure:.3g}") + 0.0  # no -0
         met = shown <= self.asked if self.at_most else shown >= self.asked
         said = "yes" if met else "**no**"
-        return [self.what, self.against, asked, f"{shown:g}{self.unit}", said, results.simd()]
+        measured = f"{shown:g}{self.unit}" + (f" ({self.name(results)})" if self.name else "")
+        return [self.what, self.against, asked, measured, said, results.simd()]

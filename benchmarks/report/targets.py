@@ -11,7 +11,14 @@ from __future__ import annotations
 import re
 import statistics
 
-from benchmarks.report import bounded, emulate, emulate_gemm, figures, targets_activations
+from benchmarks.report import (
+    bounded,
+    emulate,
+    emulate_gemm,
+    figures,
+    targets_activations,
+    targets_collectives,
+)
 from benchmarks.report.results import Results
 from benchmarks.report.target import Target
 
@@ -240,8 +247,7 @@ TARGETS = [
         lambda r: statistics.median(figures.autotuned(r)),
         unit="x",
     ),
-    Target("collectives through cgx, slowest", "gloo alone", 0.97, figures.passthrough, unit="x"),
-    Target("the same, median of all", "gloo alone", 0.97, figures.passthrough_median, unit="x"),
+    *targets_collectives.targets(),
     Target(
         "training step, 2 hosts at 200 Mbit/s, 4 bits",
         "compute and wire, overlapped",

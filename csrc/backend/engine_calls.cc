@@ -93,7 +93,8 @@ void check_op(const char* what, const c10d::ReduceOp& op, const at::Tensor& tens
                    " tensor; allowed: float32, float16, bfloat16, float64");
 }
 
-// This rank's values, dense, as it contributes them: of PREMUL_SUM times the factor, in other memory.
+// This rank's values, dense, as it contributes them: for PREMUL_SUM times the factor, in other
+// memory.
 at::Tensor contribution(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const at::Tensor plain = readable(tensor);
   if (!premultiplies(op)) return plain;
@@ -163,8 +164,8 @@ EngineCall EngineCalls::all_reduce(const Tensors& tensors, const c10d::ReduceOp&
     check_same_device("all_reduce", tensors.front(), tensors[i]);
     check_op("all_reduce", op, tensors[i]);
     at::Tensor memory = dense("all_reduce", tensors[i]);
-    auto plan = engine_of(lane).plan_all_reduce(layers[i], *reduced_dtype(tensors[i]),
-                                                combine_of(op));
+    auto plan =
+        engine_of(lane).plan_all_reduce(layers[i], *reduced_dtype(tensors[i]), combine_of(op));
     if (premultiplies(op)) memory = contribution(memory, op);
     parts.push_back({std::move(plan), memory, memory, tensors[i]});
     values += tensors[i].numel();
@@ -202,9 +203,9 @@ EngineCall EngineCalls::reduce_scatter(const Tensors& outputs, const Tensors& in
     check_same_device("reduce_scatter", inputs.front(), input);
     check_op("reduce_scatter", op, input);
     check_residual("reduce_scatter", call.residual, input, output, {{0, codecs[i]}});
-    auto plan = engine_of(lane).plan_shards(Operation::kReduceScatter,
-                                            static_cast<size_t>(output.numel()), codecs[i],
-                                            *reduced_dtype(input), combine_of(op));
+    auto plan =
+        engine_of(lane).plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
+                                    codecs[i], *reduced_dtype(input), combine_of(op));
     const at::Tensor out = dense("reduce_scatter", output);
     at::Tensor in = contribution(input, op);
     in = apart(in, out, part_of(in, out, group_.rank));
@@ -241,9 +242,8 @@ EngineCall EngineCalls::reduce_scatter_list(const at::Tensor& output, const Tens
     const at::Tensor whole = contribution(joined(inputs), op);
     const at::Tensor in = apart(whole, out, part_of(whole, out, group_.rank));
     values = whole.numel();
-    auto plan =
-        engine_.plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
-                            raw_codec(), dtype, combine_of(op));
+    auto plan = engine_.plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
+                                    raw_codec(), dtype, combine_of(op));
     parts.push_back({std::move(plan), in, out, output});
   } else {
     // To each rank its own, one after the other. The output may be an input that is read later.
@@ -252,8 +252,8 @@ EngineCall EngineCalls::reduce_scatter_list(const at::Tensor& output, const Tens
       const at::Tensor& input = inputs[static_cast<size_t>(rank)];
       at::Tensor in = contribution(input, op);
       if (share_memory(in, out)) in = in.clone();
-      auto plan = engine_.plan_reduce(static_cast<size_t>(input.numel()), dtype, combine_of(op),
-                                      rank);
+      auto plan =
+          engine_.plan_reduce(static_cast<size_t>(input.numel()), dtype, combine_of(op), rank);
       const bool mine = rank == group_.rank;
       parts.push_back({std::move(plan), in, mine ? out : in, mine ? output : in});
     }

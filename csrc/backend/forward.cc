@@ -329,56 +329,6 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
       });
 }
 
-WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
-  const at::Tensor& tensor = single("send", tensors);
-  const at::Tensor sent = readable(tensor);
-  const at::Tensor moved = needs_bytes(sent) ? as_bytes(sent) : sent;
-  return forwarder_->forward(
-      shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout, [&] {
-        BackendPtr backend = forwarder_->backend_for_batch(moved);
-        if (moved.device().is_cpu()) {
-          return messages_->send(backend, moved, {tensor.scalar_type(), tensor.numel()}, peer, tag);
-        }
-        Tensors one = {moved};
-        return backend->send(one, peer, tag);
-      });
-}
-
-WorkPtr ProcessGroupCGX::receive(Tensors& tensors, std::optional<int> peer, int tag) {
-  check_writable("recv", tensors);
-  const at::Tensor& tensor = single("recv", tensors);
-  const at::Tensor memory = writable(tensor);
-  const at::Tensor moved = needs_bytes(memory) ? as_bytes(memory) : memory;
-  std::shared_ptr<LastStep> last;
-  if (!memory.is_same(tensor)) {
-    last = std::make_shared<LastStep>(Tensors{tensor, memory},
-                                      [tensor, memory] { tensor.copy_(memory); });
-  }
-  const CallShape shape = peer ? shape_of(c10d::OpType::RECV, tensors, *peer)
-                               : shape_of(c10d::OpType::RECVANYSOURCE, tensors);
-  return forwarder_->forward(
-      shape, {}, tensors, c10d::kUnsetTimeout,
-      [&] {
-        BackendPtr backend =
-            peer ? forwarder_->backend_for_batch(moved) : forwarder_->backend_for(moved);
-        if (moved.device().is_cpu()) {
-          return messages_->receive(backend, moved, {tensor.scalar_type(), tensor.numel()},
-                                    peer.value_or(GlooMessages::kAnyRank), tag);
-        }
-        Tensors one = {moved};
-        return peer ? backend->recv(one, *peer, tag) : backend->recvAnysource(one, tag);
-      },
-      last);
-}
-
-WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
-  return receive(tensors, peer, tag);
-}
-
-WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
-  return receive(tensors, std::nullopt, tag);
-}
-
 WorkPtr ProcessGroupCGX::barrier(const c10d::BarrierOptions& opts) {
   executor_->check_usable("barrier");
   return executor_->run(move_calls_->barrier({opts.timeout, opts.asyncOp}));

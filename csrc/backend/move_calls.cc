@@ -187,6 +187,14 @@ EngineCall MoveCalls::broadcast(const at::Tensor& tensor, int64_t root,
   return build.done();
 }
 
+// Each host gets the values of another one once, by the schedule that all-gathers of shards have.
+void MoveCalls::gather_on_two_levels(EngineCall& call, const at::Tensor& from,
+                                     const at::Tensor& to) const {
+  auto plan = engine_.plan_shards(Operation::kAllGather, values_in(from), raw_codec(),
+                                  moved_as(from));
+  call.parts.push_back({plan, from, to, to});
+}
+
 EngineCall MoveCalls::all_gather(const Tensors& outputs, const at::Tensor& input,
                                  const CallOptions& call) const {
   check_list("all_gather", "outputs", outputs.size(), static_cast<size_t>(group_.size));
@@ -195,9 +203,20 @@ EngineCall MoveCalls::all_gather(const Tensors& outputs, const at::Tensor& input
   check_alike("all_gather", {own}, input);
   check_writable("all_gather", outputs);
   Builder build(c10d::OpType::ALLGATHER, "cgx:all_gather", input, call);
+  const bool equal = alike(outputs);
+  if (equal && engine_.topology().two_levels()) {
+    const at::Tensor whole = at::empty({group_.size, input.numel()}, input.options());
+    gather_on_two_levels(build.call(), build.source(input, {}), whole);
+    for (int rank = 0; rank < group_.size; ++rank) {
+      const at::Tensor& output = outputs[static_cast<size_t>(rank)];
+      build.call().outputs.push_back(output);
+      build.call().copies.push_back({whole.select(0, rank).view(output.sizes()), output});
+    }
+    build.call().shape.values = input.numel();
+    return build.done();
+  }
   const Tensors to = build.targets(outputs);
   const at::Tensor from = build.source(input, to, to[static_cast<size_t>(group_.rank)]);
-  const bool equal = alike(outputs);
   Move& move = build.begin({.operation = Operation::kAllGather,
                             .dtype = moved_as(input),
                             .values = equal ? values_in(input) : 0,
@@ -253,7 +272,12 @@ EngineCall MoveCalls::all_gather_single(const at::Tensor& output, const at::Tens
                     output.numel(), "; the output must have ", group_.size, " times as many");
   check_writable("all_gather", output);
   Builder build(c10d::OpType::_ALLGATHER_BASE, "cgx:all_gather", input, call);
+  build.call().shape.values = output.numel();
   const at::Tensor to = build.target(output);
+  if (engine_.topology().two_levels()) {
+    gather_on_two_levels(build.call(), build.source(input, {to}), to);
+    return build.done();
+  }
   at::Tensor from = readable(input);
   const Piece own = part_of(to, group_.rank, group_.size);
   if (share_memory(from, to) && piece_of(from).data != own.data) from = from.clone();
@@ -269,7 +293,6 @@ EngineCall MoveCalls::all_gather_single(const at::Tensor& output, const at::Tens
     move.gives[static_cast<size_t>(rank)] = piece_of(from);
     move.gets[static_cast<size_t>(rank)] = part_of(to, rank, group_.size);
   }
-  build.call().shape.values = output.numel();
   return build.done();
 }
 

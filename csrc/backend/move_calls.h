@@ -21,7 +21,7 @@ namespace cgx {
 class MoveCalls {
  public:
   /// Both outlive this object.
-  MoveCalls(const GroupContext& group, const Engine& engine) : group_(group), engine_(engine) {}
+  MoveCalls(const GroupContext& group, Engine& engine) : group_(group), engine_(engine) {}
 
   /// True if the engine moves the tensor: dense, on the CPU.
   static bool serves(const at::Tensor& tensor);
@@ -54,8 +54,10 @@ class MoveCalls {
   EngineCall barrier(const CallOptions& call) const;
 
  private:
+  void gather_on_two_levels(EngineCall& call, const at::Tensor& from, const at::Tensor& to) const;
+
   const GroupContext& group_;
-  const Engine& engine_;
+  Engine& engine_;
 };
 
 }  // namespace cgx

@@ -83,8 +83,12 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
                                                                      CommunicatorKind::kShm);
   if (!lazily) inner_->connect_gloo();
   messages_ = std::make_unique<GlooMessages>(group_.rank);
-  engine_ = std::make_unique<Engine>(CommunicatorFactory(group_).connect_host(topology, rendezvous),
-                                     options, [watchdog = group_.watchdog](Failure failure) {
+  Communicators communicators = CommunicatorFactory(group_).connect_host(topology, rendezvous);
+  const std::string carrier = communicators.name;
+  const bool one_level = topology.host_count() == 1 && group_.size > 1;
+  std::unique_ptr<MailMemory> shared = one_level ? communicators.intra->mail() : nullptr;
+  engine_ = std::make_unique<Engine>(std::move(communicators), options,
+                                     [watchdog = group_.watchdog](Failure failure) {
                                        return watchdog->explain(std::move(failure));
                                      });
   engine_->use(std::make_unique<HostStages>(torch_threads()));
@@ -95,6 +99,9 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
   executor_ = std::make_unique<Executor>(group_, *engine_, autotuner_.get(), *gpu_, coalescing_,
                                          onCompletionHook_);
   forwarder_ = std::make_unique<Forwarder>(group_, *inner_, coalescing_, *executor_);
+  if (shared) {
+    mail_ = std::make_unique<MailRoom>(group_, *executor_, coalescing_, std::move(shared), carrier);
+  }
   if (group_.logs(LogLevel::kInfo)) log_group(group_, *engine_, *policy_);
   group_.watchdog->attach(engine_.get(), lazily ? nullptr : inner_->gloo());
 }
@@ -157,6 +164,7 @@ void ProcessGroupCGX::shutdown() {
   if (!executor_->begin_close()) return;
   ReleaseGilIfHeld no_gil;
   messages_->close();
+  if (mail_) mail_->close();
   executor_->close();
   const bool idle = group_.watchdog->idle();
   group_.watchdog->detach();
@@ -180,6 +188,7 @@ void ProcessGroupCGX::abandon() {
   (void)engine_.release();
   gpu_->abandon();
   messages_->abandon();
+  if (mail_) mail_->abandon();
   inner_->abandon();
   (void)new std::shared_ptr<Watchdog>(group_.watchdog);
 }

@@ -29,6 +29,7 @@
 #include "backend/inner/inner_backends.h"
 #include "backend/left_over.h"
 #include "backend/move_calls.h"
+#include "backend/p2p/mail_room.h"
 #include "reduce/engine.h"
 #include "reduce/tuning/autotuner.h"
 
@@ -134,10 +135,12 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& opts) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+
+  // --- messages (p2p/point_to_point.cc)
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
-  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
  private:
   /// Part of the constructor: compares configurations, finds the hosts, sets up the communicators.
@@ -155,7 +158,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   WorkPtr all_reduce_exactly(Tensors& tensors, const c10d::AllreduceOptions& opts);
   WorkPtr reduce_scatter_exactly(at::Tensor& output, at::Tensor& input,
                                  const c10d::ReduceScatterOptions& opts);
-  /// The codec that the group's configuration gives a reduce-scatter; the raw one where it has none.
+  /// The codec that the group's configuration gives a reduce-scatter: the raw one if none.
   std::shared_ptr<const Codec> reduce_scatter_codec_for(const at::Tensor& output,
                                                         const at::Tensor& input,
                                                         const c10d::ReduceOp& op) const;
@@ -175,6 +178,8 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   };
   InnerReduction inner_reduction(const char* what, const c10d::ReduceOp& op,
                                  const at::Tensor& tensor) const;
+  /// A message of this tensor goes over memory that all ranks share.
+  bool over_mail(const at::Tensor& tensor) const;
   /// `peer` empty: from any rank.
   WorkPtr receive(Tensors& tensors, std::optional<int> peer, int tag);
   WorkPtr forward_all_to_all(const at::Tensor& output, const at::Tensor& input,
@@ -195,6 +200,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   Coalescing coalescing_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Forwarder> forwarder_;
+  std::unique_ptr<MailRoom> mail_;  // null: the ranks do not share memory
 };
 
 }  // namespace cgx

@@ -1,5 +1,5 @@
-// Reductions and gathers called through torch or torch_cgx. Reductions of tensors on the CPU go to the
-// engine, and what it can compress of tensors on a GPU; all others go to the inner backend.
+// Reductions and gathers called through torch or torch_cgx. Reductions of tensors on the CPU go to
+// the engine, and what it can compress of tensors on a GPU; all others go to the inner backend.
 #include <algorithm>
 #include <utility>
 
@@ -24,8 +24,7 @@ constexpr char kExact[] = "exact values";
 
 // True for values that codecs take: sums, which an average and premultiplied ones are, too.
 bool compressible(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const bool premultiplied =
-      op.op_ == c10d::ReduceOp::PREMUL_SUM && tensor.device().is_cpu();
+  const bool premultiplied = op.op_ == c10d::ReduceOp::PREMUL_SUM && tensor.device().is_cpu();
   return (is_sum(op) || premultiplied) && engine_dtype(tensor).has_value();
 }
 
@@ -91,11 +90,10 @@ WorkPtr ProcessGroupCGX::all_reduce_exactly(Tensors& tensors, const c10d::Allred
   const at::Tensor& tensor = first_of(tensors);
   const auto type = tensor.scalar_type();
   const bool host = tensor.device().is_cpu();
-  TORCH_CHECK_TYPE(
-      !at::isFloat8Type(type) &&
-          (host || (type != at::kShort && !c10::isBarebonesUnsignedType(type))),
-      "cgx: all_reduce of a ", type,
-      " tensor is not supported; convert it to int32, int64 or float32 first");
+  TORCH_CHECK_TYPE(!at::isFloat8Type(type) &&
+                       (host || (type != at::kShort && !c10::isBarebonesUnsignedType(type))),
+                   "cgx: all_reduce of a ", type,
+                   " tensor is not supported; convert it to int32, int64 or float32 first");
   if (!served(tensor)) return forward_all_reduce(tensors, opts);
   return executor_->run(engine_calls_->all_reduce(tensors, opts.reduceOp, {exact_layer(tensor)},
                                                   {opts.timeout, opts.asyncOp}, kExact));
@@ -104,10 +102,9 @@ WorkPtr ProcessGroupCGX::all_reduce_exactly(Tensors& tensors, const c10d::Allred
 WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
                                              const c10d::AllreduceCoalescedOptions& opts) {
   executor_->check_usable("all_reduce_coalesced");
-  const bool engine =
-      std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-        return served(tensor) || compressible(tensor, opts.reduceOp);
-      });
+  const bool engine = std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return served(tensor) || compressible(tensor, opts.reduceOp);
+  });
   if (engine && !tensors.empty()) {
     std::vector<std::vector<Layer>> layers;
     for (const at::Tensor& tensor : tensors) {
@@ -156,9 +153,8 @@ WorkPtr ProcessGroupCGX::reduce_scatter_exactly(at::Tensor& output, at::Tensor& 
                                                 const c10d::ReduceScatterOptions& opts) {
   check_reduced("reduce_scatter", input);
   if (!served(input) || !served(output)) return forward_reduce_scatter(output, input, opts);
-  return executor_->run(engine_calls_->reduce_scatter({output}, {input}, opts.reduceOp,
-                                                      {raw_codec()}, {opts.timeout, opts.asyncOp},
-                                                      kExact));
+  return executor_->run(engine_calls_->reduce_scatter(
+      {output}, {input}, opts.reduceOp, {raw_codec()}, {opts.timeout, opts.asyncOp}, kExact));
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -211,9 +207,8 @@ WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opt
   check_writable("reduce", tensors);
   if (!served(tensor)) return forward_reduce(tensors, opts);
   executor_->check_usable("reduce");
-  return executor_->run(engine_calls_->reduce(tensor, opts.reduceOp,
-                                              static_cast<int>(opts.rootRank),
-                                              {opts.timeout, opts.asyncOp}));
+  return executor_->run(engine_calls_->reduce(
+      tensor, opts.reduceOp, static_cast<int>(opts.rootRank), {opts.timeout, opts.asyncOp}));
 }
 
 WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -330,8 +325,8 @@ WorkPtr ProcessGroupCGX::reduce_scatter_as_group(at::Tensor output, at::Tensor i
   policy_->notice("reduce_scatter", output.numel(), output.nbytes(),
                   {{static_cast<size_t>(output.numel()), codec}});
   executor_->check_usable("reduce_scatter_tensor");
-  return executor_->run(engine_calls_->reduce_scatter(
-      {output}, {input}, op, {codec}, call, policy_->why(compresses, output.numel())));
+  return executor_->run(engine_calls_->reduce_scatter({output}, {input}, op, {codec}, call,
+                                                      policy_->why(compresses, output.numel())));
 }
 
 WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,

@@ -26,6 +26,7 @@
 #include "base/deadline.h"
 #include "comm/direct_transfers.h"
 #include "comm/liveness.h"
+#include "comm/mail/memory.h"
 #include "comm/messages.h"
 
 namespace cgx {
@@ -35,6 +36,10 @@ class Communicator : public Messages, public DirectTransfers, public Liveness {
   /// Sets the numbers of the ranks in errors: in a sub-group, their ranks in the whole group. Must
   /// be called before the first exchange; without it ranks have their own numbers.
   void call_ranks(std::vector<int> names) { names_ = std::move(names); }
+
+  /// The memory of messages between the same ranks (mail/mail.h), which is independent of this
+  /// object; null: they share none. Called once.
+  virtual std::unique_ptr<MailMemory> mail() { return nullptr; }
 
   // Of a communicator whose capacity is fixed, and of one without direct transfers: ConfigError.
   void make_room(size_t bytes) override;

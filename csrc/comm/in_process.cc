@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "comm/arguments.h"
 #include "comm/hand_over.h"
+#include "comm/shm/slot_mail.h"
 #include "comm/shm/slots.h"
 
 namespace cgx {
@@ -65,14 +66,52 @@ class InProcessLongSlots final : public LongSlots {
   const size_t rank_, places_;
 };
 
+// Rings by sender and receiver. A receiver looks at one after its sender has said that it is there.
+struct MailRings {
+  explicit MailRings(int size)
+      : all(static_cast<size_t>(size) * static_cast<size_t>(size)), size(size) {}
+  std::unique_ptr<MailRing>& at(int from, int to) {
+    return all[static_cast<size_t>(from) * static_cast<size_t>(size) + static_cast<size_t>(to)];
+  }
+  std::vector<std::unique_ptr<MailRing>> all;
+  const int size;
+};
+
+class InProcessMail final : public SlotMail {
+ public:
+  InProcessMail(std::shared_ptr<void> owner, const SlotMemory& memory, int rank,
+                std::shared_ptr<MailRings> rings)
+      : SlotMail(std::move(owner), memory, rank), rings_(std::move(rings)) {}
+
+ protected:
+  std::byte* take(int to) override {
+    auto& ring = rings_->at(rank(), to);
+    ring = std::make_unique<MailRing>();
+    return reinterpret_cast<std::byte*>(ring.get());
+  }
+  std::byte* find(int from) override {
+    return reinterpret_cast<std::byte*>(rings_->at(from, rank()).get());
+  }
+
+ private:
+  const std::shared_ptr<MailRings> rings_;
+};
+
 class InProcess final : public SlotExchange {
  public:
   InProcess(std::shared_ptr<void> owner, const SlotMemory& memory, int rank,
-            std::unique_ptr<LongSlots> long_slots, std::shared_ptr<HandOver> direct)
-      : SlotExchange(std::move(owner), memory, rank, std::move(long_slots)),
-        direct_(std::move(direct)) {}
+            std::unique_ptr<LongSlots> long_slots, std::shared_ptr<HandOver> direct,
+            std::shared_ptr<MailRings> rings)
+      : SlotExchange(owner, memory, rank, std::move(long_slots)),
+        owner_(std::move(owner)),
+        direct_(std::move(direct)),
+        rings_(std::move(rings)) {}
   ~InProcess() override { direct_->leave(rank()); }
   const char* name() const override { return "in-process"; }
+
+  std::unique_ptr<MailMemory> mail() override {
+    return std::make_unique<InProcessMail>(owner_, memory(), rank(), rings_);
+  }
 
   bool direct() const override { return true; }
   std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
@@ -115,7 +154,9 @@ class InProcess final : public SlotExchange {
         str_of("lane ", lane, " of direct transfers; allowed: 0 to ", kDirectLanes - 1));
   }
 
+  const std::shared_ptr<void> owner_;
   const std::shared_ptr<HandOver> direct_;
+  const std::shared_ptr<MailRings> rings_;
 };
 
 // Anonymous pages are zero and cost nothing before their first use.
@@ -142,9 +183,11 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_
   auto buffers =
       std::make_shared<SlotBuffers>(static_cast<size_t>(size) * 2 * static_cast<size_t>(slots));
   auto direct = std::make_shared<HandOver>(size);
+  auto rings = std::make_shared<MailRings>(size);
   for (int rank = 0; rank < size; ++rank) {
     group.push_back(std::make_unique<InProcess>(
-        owner, memory, rank, std::make_unique<InProcessLongSlots>(buffers, rank, slots), direct));
+        owner, memory, rank, std::make_unique<InProcessLongSlots>(buffers, rank, slots), direct,
+        rings));
   }
   return group;
 }

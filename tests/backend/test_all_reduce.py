@@ -265,9 +265,10 @@ def exact_types(rank, world_size):
     average = torch.full((1000,), float(rank + 1), dtype=torch.float64)
     dist.all_reduce(average, op=dist.ReduceOp.AVG)
     assert torch.all(average == total / world_size)
-    assert torch_cgx.stats()["calls"] == 0  # none of these is the engine's
-    with pytest.raises(TypeError, match="Short.*not supported"):
-        dist.all_reduce(torch.ones(4, dtype=torch.int16))
+    assert torch_cgx.stats()["calls"] == 9
+    assert torch_cgx.stats()["compressed_calls"] == 0
+    with pytest.raises(TypeError, match="Float8.*not supported"):
+        dist.all_reduce(torch.ones(4).to(torch.float8_e5m2))
 
 
 def test_other_types_and_ops_are_exact():

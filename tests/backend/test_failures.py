@@ -166,7 +166,7 @@ CALLS = {
         torch.ones(10), peer, group=group
     ),
     "barrier": lambda group, _: dist.barrier(group=group, async_op=True),
-    "broadcast": lambda group, _: dist.broadcast(torch.ones(10), 0, group=group, async_op=True),
+    "broadcast": lambda group, _: dist.broadcast(torch.ones(10), 1, group=group, async_op=True),
     "inner": lambda group, _: dist.all_reduce(
         torch.ones(10).bool(), dist.ReduceOp.MAX, group=group, async_op=True
     ),

@@ -17,8 +17,8 @@ from tests.distributed import run_pooled
 
 SHAPE = (4, 2, 3, 2)
 KEPT = 3  # what lies around a tensor
-REDUCED = (torch.float32, torch.float64, torch.int64, torch.uint8)
-MOVED = (*REDUCED, torch.bool, torch.int16, torch.complex64, torch.float8_e4m3fn)
+REDUCED = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.int16)
+MOVED = (*REDUCED, torch.bool, torch.complex64, torch.float8_e4m3fn)
 
 # From flat memory of as many elements as `room` says to a view of `shape`.
 View = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
@@ -290,18 +290,13 @@ def refusals(rank: int, size: int) -> list[str]:
             "all_to_all_single": lambda wide=wide, whole=whole: dist.all_to_all_single(wide, whole),
             "recv": lambda shared=shared: dist.recv(shared, (rank + 1) % size),
             "recv from any": lambda shared=shared: dist.recv(shared),
+            "all_reduce": lambda shared=shared: dist.all_reduce(shared),
+            "reduce": lambda shared=shared: dist.reduce(shared, 0),
+            "reduce_scatter": lambda shared=shared, ones=ones: dist.reduce_scatter(shared, ones),
+            "reduce_scatter_tensor": lambda shared=shared, whole=whole: dist.reduce_scatter_single(
+                shared, whole
+            ),
         }
-        if dtype != torch.int16:
-            calls |= {
-                "all_reduce": lambda shared=shared: dist.all_reduce(shared),
-                "reduce": lambda shared=shared: dist.reduce(shared, 0),
-                "reduce_scatter": lambda shared=shared, ones=ones: dist.reduce_scatter(
-                    shared, ones
-                ),
-                "reduce_scatter_tensor": lambda shared=shared, whole=whole: (
-                    dist.reduce_scatter_single(shared, whole)
-                ),
-            }
         if rank == 0:  # only the destination has outputs
             calls["gather"] = lambda shared=shared, x=x: dist.gather(
                 x, [x.clone()] * (size - 1) + [shared], 0
@@ -349,7 +344,7 @@ def averages(rank: int, size: int) -> list[str]:
     """AVG of integers is the sum, divided towards zero, as NCCL has it."""
     wrong = []
     average = {"op": dist.ReduceOp.AVG}
-    for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
         signs = 1 if dtype == torch.uint8 else -1
         inputs = [signs * (torch.arange(6).view(3, 2) * 3 + 5 * r) for r in range(size)]
         total = sum(inputs[1:], start=inputs[0])

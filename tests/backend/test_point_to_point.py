@@ -1,11 +1,15 @@
-"""Messages between two ranks: other lengths are an error on both sides, in any order of calls."""
+"""Messages between ranks: other lengths are an error on both sides, in any order of calls."""
 
 from __future__ import annotations
 
+import datetime
+import os
+import random
 import time
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,6 +17,8 @@ import torch.distributed as dist
 import torch_cgx
 from tests.distributed import run_pooled
 
+AT_ONCE = 65536  # bytes: csrc/comm/mail/memory.h
+RING = 262144
 TAGS = [0, 1, 1023, 1024, 70_000, 2**30 - 1, 2**31 - 1]
 
 
@@ -59,8 +65,10 @@ def mismatches(rank: int, size: int) -> None:
         )
         before = y.clone()
         start = time.monotonic()
-        if name == "nothing" and rank == 0:
-            dist.send(x, 1, group)  # has left when its receiver finds that it expects something
+        # A short message over shared memory is sent when it lies there.
+        at_once = os.environ["CGX_HOST_ID"] == "aa" and x.nbytes <= AT_ONCE
+        if rank == 0 and (name == "nothing" or at_once):
+            exchange(number % 3, rank, x, group)
         else:
             fails(partial(exchange, number % 3, rank, y if rank else x, group), *words)
         assert torch.equal(y, before), name
@@ -75,7 +83,8 @@ def mismatches(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("hosts", ["aa", "ab"])
 def test_messages_of_another_length_are_an_error_on_both_ranks(hosts):
-    run_pooled(mismatches, 2, env=[{"CGX_HOST_ID": host} for host in hosts], timeout=90)
+    env = [{"CGX_HOST_ID": "aa" if hosts == "aa" else host} for host in hosts]
+    run_pooled(mismatches, 2, env=env, timeout=90)
 
 
 def order(rank: int, size: int) -> None:
@@ -166,3 +175,200 @@ def bad(rank: int, size: int) -> None:
 
 def test_negative_tags_are_an_error():
     run_pooled(bad, 2)
+
+
+def values(count: int, seed: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, count, np.uint8))
+
+
+def all_pairs(rank: int, size: int) -> None:
+    """Each rank sends each other one messages of all lengths, which are received in another order."""
+    lengths = [0, 1, 63, 64, 65, 400, 5000, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1]
+    lengths += [RING - 64, RING, RING + 1, 3 * RING + 7]
+    peers = [peer for peer in range(size) if peer != rank]
+    plan = [(peer, n) for n in range(len(lengths)) for peer in peers]
+    random.Random(rank).shuffle(plan)
+    works = [dist.isend(values(lengths[n], 100 * rank + n), peer, tag=n) for peer, n in plan]
+    random.Random(100 + rank).shuffle(plan)
+    boxes = {one: torch.zeros(lengths[one[1]], dtype=torch.uint8) for one in plan}
+    works += [dist.irecv(box, peer, tag=n) for (peer, n), box in boxes.items()]
+    random.Random(200 + rank).shuffle(works)
+    for work in works:
+        work.wait()
+    for (peer, n), box in boxes.items():
+        assert torch.equal(box, values(lengths[n], 100 * peer + n)), (peer, n)
+
+
+DTYPES = [
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128),
+    *(torch.float8_e4m3fn, torch.float8_e5m2),
+]
+
+
+def lengths_and_types(rank: int, size: int) -> None:
+    for number in range(401):
+        dtype = DTYPES[number % len(DTYPES)]
+        sent = values(number * dtype.itemsize, number)
+        if dtype == torch.bool:
+            sent = sent % 2
+        if rank == 0:
+            tensor = sent.view(dtype) if number else torch.zeros(0, dtype=dtype)
+            dist.send(tensor, 1, tag=number % 3)
+        else:
+            box = torch.zeros(number, dtype=dtype)
+            dist.recv(box, 0 if number % 2 else None, tag=number % 3)
+            assert number == 0 or torch.equal(box.view(torch.uint8), sent), (number, dtype)
+    # Strided tensors, and scalars.
+    grid = torch.arange(48.0).view(6, 8)
+    if rank == 0:
+        dist.send(grid.t(), 1)
+        dist.send(grid[:, ::3], 1)
+        dist.send(torch.tensor(5.0), 1)
+        dist.send(grid[:1].expand(4, 8), 1)
+    else:
+        box = torch.zeros(6, 8)
+        dist.recv(box.t(), 0)
+        assert torch.equal(box, grid)
+        box = torch.zeros(6, 8)
+        dist.recv(box[:, 1::3], 0)
+        assert torch.equal(box[:, 1::3], grid[:, ::3]) and torch.all(box[:, ::3] == 0)
+        one = torch.tensor(0.0)
+        dist.recv(one, 0)
+        assert one.item() == 5
+        box = torch.zeros(4, 8)
+        dist.recv(box, 0)
+        assert torch.equal(box, grid[:1].expand(4, 8))
+
+
+def test_messages_of_all_lengths_and_types():
+    run_pooled(all_pairs, 4)
+    run_pooled(lengths_and_types, 2)
+
+
+def both_ways(rank: int, size: int) -> None:
+    """Long messages in both directions, beside collectives."""
+    sent = torch.full((16 << 20,), float(rank))
+    box = torch.zeros(16 << 20)
+    works = [dist.isend(sent, 1 - rank), dist.irecv(box, 1 - rank)]
+    sums = [torch.full((100_000,), rank + 1.0) for _ in range(8)]
+    works += [dist.all_reduce(one, async_op=True) for one in sums]
+    for work in works[:: 1 if rank else -1]:
+        assert work is not None
+        work.wait()
+    assert torch.all(box == 1 - rank) and all(torch.all(one == 3) for one in sums)
+
+
+def beside_a_collective(rank: int, size: int) -> None:
+    """A collective that a rank has not made yet does not hold up messages, nor they a collective."""
+    x, box = torch.ones(1000), torch.zeros(100_000)
+    if rank == 0:
+        work = dist.all_reduce(x, async_op=True)
+        dist.send(torch.full((100_000,), 7.0), 1)
+        dist.recv(box, 1)
+    else:
+        work = None
+        dist.recv(box, 0)
+        dist.send(box, 0)
+        dist.all_reduce(x)
+    if work is not None:
+        work.wait()
+    assert torch.all(x == size) and torch.all(box == 7)
+    late = dist.irecv(box, 1 - rank, tag=5)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(5))
+    dist.send(torch.full((100_000,), 8.0), 1 - rank, tag=5)
+    assert late is not None
+    late.wait()
+    assert torch.all(box == 8)
+
+
+def storm(rank: int, size: int) -> None:
+    count = 3000
+    works = []
+    for number in range(count):
+        if rank == 0:
+            works.append(dist.isend(torch.full((number % 40,), float(number)), 1, tag=number % 7))
+        else:
+            works.append(dist.irecv(torch.zeros(number % 40), 0, tag=number % 7))
+    for number, work in enumerate(works):
+        assert work is not None
+        work.wait()
+        if rank == 1:
+            (box,) = work.result()
+            assert torch.all(box == number), number
+
+
+def works(rank: int, size: int) -> None:
+    """What a work tells without wait()."""
+    box = torch.zeros(200_000)
+    work = dist.irecv(box, 1 - rank, tag=3)
+    assert work is not None and not work.is_completed()
+    future = work.get_future()
+    sent = dist.isend(torch.full((200_000,), rank + 1.0), 1 - rank, tag=3)
+    assert sent is not None
+    (value,) = future.wait()
+    assert value is box and torch.all(box == 2 - rank)
+    deadline = time.monotonic() + 20
+    while not (work.is_completed() and sent.is_completed()):
+        assert time.monotonic() < deadline
+    assert work.is_success() and sent.is_success() and work.exception() is None
+    assert work._source_rank() == 1 - rank
+    # Nobody keeps these works, and nobody waits.
+    dist.irecv(box, 1 - rank, tag=4)
+    dist.isend(torch.full((200_000,), rank + 5.0), 1 - rank, tag=4)
+    while box[-1].item() != 6 - rank:
+        assert time.monotonic() < deadline
+    dist.barrier()
+
+
+def test_messages_beside_others():
+    run_pooled(both_ways, 2, timeout=90)
+    run_pooled(beside_a_collective, 2)
+    run_pooled(storm, 2, timeout=90)
+    run_pooled(works, 2)
+
+
+def early_end(rank: int, size: int) -> None:
+    """A rank that leaves: what it had sent is received, and what it owes is an error at once."""
+    group = dist.new_group()
+    if rank == 0:
+        dist.send(torch.full((1000,), 3.0), 1, group)
+        dist.destroy_process_group(group)
+        return
+    pending = dist.irecv(torch.zeros(8), 0, group, tag=9)
+    box = torch.zeros(1000)
+    dist.recv(box, 0, group)
+    assert torch.all(box == 3)
+    start = time.monotonic()
+    assert pending is not None
+    with pytest.raises(torch_cgx.PeerLostError, match=r"rank 0 .*tag 9.*closed"):
+        pending.wait()
+    assert time.monotonic() - start < 5
+    with pytest.raises(torch_cgx.PeerLostError, match="after a failure in recv"):
+        dist.send(box, 0, group)
+    dist.destroy_process_group(group)
+
+
+def late(rank: int, size: int) -> None:
+    """A wait that runs out says of which message, and how far it was."""
+    group = dist.new_group()
+    if rank == 0:
+        work = dist.isend(torch.zeros(100_000), 1, group, tag=6)
+        assert work is not None
+        start = time.monotonic()
+        with pytest.raises(
+            torch_cgx.TimeoutError, match=r"rank 1 to receive.* tag 6 \(0 of 400000 bytes"
+        ):
+            work.wait(timeout=datetime.timedelta(milliseconds=300))
+        assert 0.25 < time.monotonic() - start < 5
+    else:
+        with pytest.raises(torch_cgx.TimeoutError, match="tag 6"):
+            dist.recv(torch.zeros(3), 0, group, tag=1)
+    dist.destroy_process_group(group)
+
+
+def test_messages_that_do_not_come():
+    run_pooled(early_end, 2)
+    run_pooled(late, 2)

@@ -82,8 +82,9 @@ def test_ratios_are_read_from_what_the_parts_write():
             {"method": "cgx shm exact", "bytes": 65536, "speedup": 3.5},
         ]
     }
-    passed = {"rows": [{"ratio": ratio} for ratio in (0.9, 1.0, 1.3)]}
-    documents = {"codec": codec, "allreduce": reduced, "passthrough": passed}
+    rows = [{"ratio": ratio} for ratio in (0.9, 1.0, 1.3)]
+    every = {"parts": {"host": {"rows": rows}}}
+    documents = {"codec": codec, "allreduce": reduced, "collectives": every}
     found = {}
     for probe in guard.PROBES:
         ratios = probe.ratios(documents[probe.part])
@@ -92,7 +93,7 @@ def test_ratios_are_read_from_what_the_parts_write():
     assert found == {
         "codec: encode fp32 4 nearest / scan fp32": 0.8,
         "allreduce: cgx shm exact, 64K / gloo": 3.5,
-        "passthrough: median of all / gloo": 1.0,
+        "collectives: median of all / gloo": 1.0,
     }
 
 
@@ -110,12 +111,12 @@ def test_the_command_fails_on_a_loss_and_writes_medians(tmp_path, capsys):
 
 
 def test_a_probe_runs_its_part(capsys):
-    tiny = ("--operations", "barrier", "--seconds", "0.02")
-    probe = guard.Probe("passthrough", tiny, guard._passthrough)
+    tiny = ("--quick", "--part", "host", "--only", "barrier", "--seconds", "0.02")
+    probe = guard.Probe("collectives", tiny, guard._collectives)
     with warm.executable():
-        found = guard.measure(harness.probe, {"passthrough: median of all / gloo"}, (probe,))
-    assert found["passthrough: median of all / gloo"] > 0.1
+        found = guard.measure(harness.probe, {"collectives: median of all / gloo"}, (probe,))
+    assert found["collectives: median of all / gloo"] > 0.1
     assert guard.measure(harness.probe, {"codec: a"}, (probe,)) == {}
-    wrong = guard.Probe("passthrough", ("--sizes", "3"), guard._passthrough)
-    with pytest.raises(guard.ProbeFailed, match="passthrough: failed: status 2"):
+    wrong = guard.Probe("collectives", ("--sizes", "3"), guard._collectives)
+    with pytest.raises(guard.ProbeFailed, match="collectives: failed: status 2"):
         guard.measure(harness.probe, None, (wrong,))

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from benchmarks import __main__ as harness
-from benchmarks import _peers, codec_peers, passthrough
+from benchmarks import _peers, codec_peers
 from benchmarks.report import targets
 from benchmarks.report.results import Results
 from tests import warm
@@ -18,7 +18,8 @@ from tests import warm
 TINY = {
     "allreduce": ("--sizes", "8", "--repeats", "1", "--bits", "4", "--communicator", "shm")
     + ("--no-bf16", "--peers"),
-    "passthrough": ("--operations", "broadcast", "barrier", "--sizes", "8", "--seconds", "0.02"),
+    "collectives": ("--quick", "--part", "host", "--only", "broadcast", "barrier")
+    + ("--sizes", "8", "--seconds", "0.02"),
 }
 
 
@@ -27,7 +28,7 @@ def tiny_parts(monkeypatch):
     """Two parts that run, one that fails, one that cannot run here."""
     parts = {n: dataclasses.replace(harness.PARTS[n], quick=a) for n, a in TINY.items()}
     parts["wrong"] = harness.Part(
-        "wrong", "passthrough", "bad sizes", "wrong", quick=("--sizes", "3")
+        "wrong", "collectives", "bad sizes", "wrong", quick=("--sizes", "3")
     )
     parts["lost"] = harness.Part(
         "lost", "codec_peers", "no environment", "lost", quick=("--quick",)
@@ -45,29 +46,29 @@ def test_every_part_runs_and_failures_have_reasons(tiny_parts, tmp_path, capfd, 
     assert status == 1
     lines = {line.split()[0]: line for line in said.splitlines()[-len(tiny_parts) :]}
     assert set(lines) == set(tiny_parts)
-    assert " done " in lines["allreduce"] and " done " in lines["passthrough"]
+    assert " done " in lines["allreduce"] and " done " in lines["collectives"]
     assert " failed " in lines["wrong"] and "'3'" in lines["wrong"]
     if "lost" in lines:
         assert "not measured" in lines["lost"] and "make bench-peers" in lines["lost"]
     names = {file.name for file in tmp_path.iterdir()}
     assert names == {f"{n}.{kind}" for n in TINY for kind in ("json", "png")}
-    rows = json.loads((tmp_path / "passthrough.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "collectives.json").read_text())["parts"]["host"]["rows"]
     assert [(r["operation"], r["bytes"]) for r in rows] == [("broadcast", 8), ("barrier", 0)]
     assert all(0 < r["ratio_p10"] <= r["ratio_p90"] and r["cgx_seconds"] > 0 for r in rows)
 
 
 def test_results_of_this_revision_are_kept(tiny_parts, tmp_path, monkeypatch):
     monkeypatch.setattr(harness._command, "git_revision", lambda: "abc")
-    (tmp_path / "passthrough.json").write_text(json.dumps({"machine": {"revision": "abc"}}))
-    outcomes = harness.run(["passthrough"], True, tmp_path, resume=True)
+    (tmp_path / "collectives.json").write_text(json.dumps({"machine": {"revision": "abc"}}))
+    outcomes = harness.run(["collectives"], True, tmp_path, resume=True)
     assert [one.status for one in outcomes] == ["kept"]
     monkeypatch.setattr(harness._command, "git_revision", lambda: "abd")
-    assert not harness.kept(tiny_parts["passthrough"], tmp_path)
+    assert not harness.kept(tiny_parts["collectives"], tmp_path)
 
 
 def test_a_part_that_takes_too_long_is_ended_with_all_it_started():
     part = dataclasses.replace(
-        harness.PARTS["passthrough"], quick=("--operations", "barrier", "--seconds", "600")
+        harness.PARTS["collectives"], quick=("--part", "host", "--seconds", "600")
     )
     start = time.monotonic()
     outcome = harness.run_part(part, quick=True, out=None, limit=1.0, drop=True)
@@ -118,23 +119,6 @@ def test_the_matrix_of_powersgd_is_nearly_square():
     assert shapes[1] == (1, 1) and shapes[1250] == (2, 625)
     assert shapes[16384] == (128, 128) and shapes[1 << 24] == (4096, 4096)
     assert all(rows * columns == n for n, (rows, columns) in shapes.items())
-
-
-def test_the_ratio_through_cgx_and_its_uncertainty():
-    assert passthrough.ratio_of([2.0] * 6) == (2.0, 2.0, 2.0)
-    low, ratio, high = passthrough.ratio_of([0.5, 2.0] * 20)
-    assert low < ratio < high and abs(ratio - 1.0) < 1e-9
-
-
-def test_rounds_give_one_row_with_a_control():
-    def one(gloo, cgx, again):
-        seconds = {"gloo": gloo, "cgx": cgx, "gloo again": again}
-        return [{"operation": "barrier", "bytes": 0, "seconds": seconds}]
-
-    (row,) = passthrough.to_rows([one(1.0, 1.0, 4.0), one(4.0, 8.0, 1.0)])
-    assert abs(row["ratio"] - 0.5**0.5) < 1e-9  # of 2 and 1/4
-    assert abs(row["control"] - 1.0) < 1e-9  # of 1/4 and 4
-    assert row["gloo_seconds"] == 2.0 and row["cgx_seconds"] == 4.5 and row["rounds"] == 2
 
 
 def test_a_peer_is_compared_with_what_does_the_same():

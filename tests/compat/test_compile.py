@@ -117,7 +117,7 @@ def _fsdp2(rank, world_size, steps=3):
 
 
 def test_fully_shard():
-    _ranks_agree(same_as_gloo(_fsdp2, 2, engine=False))
+    _ranks_agree(same_as_gloo(_fsdp2, 2))
 
 
 def test_fully_shard_compressed_converges():

@@ -88,7 +88,7 @@ def test_hybrid_strategies(strategy):
     ids=["bf16", "bf16, fp32 sums", "prefetch", "no limit"],
 )
 def test_options(options):
-    same_as_gloo(_trained, 2, "FULL_SHARD", options, engine=False)
+    same_as_gloo(_trained, 2, "FULL_SHARD", options)
 
 
 def _more(rank, world_size):
@@ -131,7 +131,7 @@ def _restored(rank, world_size):
 
 
 def test_state_comes_back():
-    for same, changed in same_as_gloo(_restored, 2, engine=False):
+    for same, changed in same_as_gloo(_restored, 2):
         assert same and changed.norm() > 0
 
 

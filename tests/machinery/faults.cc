@@ -110,6 +110,7 @@ class Faulty final : public Communicator {
   void finish_call(uint64_t number) override { wrapped_->finish_call(number); }
   bool sees_ended() const override { return wrapped_->sees_ended(); }
   std::vector<int> ended_peers(uint64_t number) override { return wrapped_->ended_peers(number); }
+  std::unique_ptr<MailMemory> mail() override { return wrapped_->mail(); }
 
  private:
   // More than the buffers of a connection hold.

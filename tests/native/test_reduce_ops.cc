@@ -23,8 +23,7 @@ void check_all(Engine& engine, const OpCase& test, size_t n, uint64_t seed, bool
   const auto expected = op_result(test, n, seed, ranks);
 
   auto data = input;
-  const auto all =
-      engine.plan_all_reduce({{n, raw_codec()}}, test.dtype, test.combine);
+  const auto all = engine.plan_all_reduce({{n, raw_codec()}}, test.dtype, test.combine);
   engine.run(*all, data.data(), data.data(), test.average, patience());
   CHECK(data == expected, "all-reduce, ", name_of(all->algorithm), ": ", what);
 
@@ -36,8 +35,10 @@ void check_all(Engine& engine, const OpCase& test, size_t n, uint64_t seed, bool
   const auto reduce = engine.plan_reduce(n, test.dtype, test.combine, root);
   engine.run(*reduce, data.data(), in_place ? data.data() : apart.data(), test.average, patience());
   const bool is_root = engine.rank() == root;
-  CHECK((in_place ? data : apart) == (is_root ? expected : in_place ? input : untouched), "reduce, ",
-        name_of(reduce->algorithm), ": ", what);
+  CHECK((in_place ? data : apart) == (is_root    ? expected
+                                      : in_place ? input
+                                                 : untouched),
+        "reduce, ", name_of(reduce->algorithm), ": ", what);
   if (!in_place) CHECK(data == input, "reduce: ", what);
 
   if (!shards) return;
@@ -45,8 +46,8 @@ void check_all(Engine& engine, const OpCase& test, size_t n, uint64_t seed, bool
   data = op_input(test, whole, seed, rank);
   const auto sums = op_result(test, whole, seed, ranks);
   apart.resize(n * size_of(test.dtype));
-  const auto scatter = engine.plan_shards(Operation::kReduceScatter, n, raw_codec(), test.dtype,
-                                          test.combine);
+  const auto scatter =
+      engine.plan_shards(Operation::kReduceScatter, n, raw_codec(), test.dtype, test.combine);
   std::byte* out = in_place ? data.data() + rank * apart.size() : apart.data();
   engine.run(*scatter, data.data(), out, test.average, patience());
   const std::vector<std::byte> got(out, out + apart.size());
@@ -208,11 +209,14 @@ TEST(ops_that_a_type_has_not) {
   CHECK(contains(refused(DType::kFloat64, Combine::kBitOr, raw_codec()),
                  "all_reduce BOR of float64 values: operations on bits"));
   CHECK(contains(refused(DType::kComplex64, Combine::kMax, raw_codec()), "complex values"));
-  CHECK(contains(refused(DType::kFloat8E5M2, Combine::kSum, raw_codec()), "allowed types: float32"));
-  CHECK(contains(refused(DType::kFloat64, Combine::kSum, make_codec("maxmin")), "the codec maxmin"));
-  CHECK(contains(refused(DType::kFloat32, Combine::kMax, make_codec("maxmin")), "the codec maxmin"));
-  const std::string root = error_of<ConfigError>(
-      [&] { engine.plan_reduce(10, DType::kInt32, Combine::kSum, 2); });
+  CHECK(
+      contains(refused(DType::kFloat8E5M2, Combine::kSum, raw_codec()), "allowed types: float32"));
+  CHECK(
+      contains(refused(DType::kFloat64, Combine::kSum, make_codec("maxmin")), "the codec maxmin"));
+  CHECK(
+      contains(refused(DType::kFloat32, Combine::kMax, make_codec("maxmin")), "the codec maxmin"));
+  const std::string root =
+      error_of<ConfigError>([&] { engine.plan_reduce(10, DType::kInt32, Combine::kSum, 2); });
   CHECK(contains(root, "root rank 2 is not in the group; allowed: 0 to 1"), root);
 }
 
@@ -231,8 +235,9 @@ TEST(ops_mismatches_are_named) {
        {DType::kFloat32, Combine::kMax, "rank 1 runs all_reduce MAX of 100 float32 values"}},
   };
   for (const auto& pair : sides) {
-    EngineGroup engines = make_engines(Hosts(3, "a"), options_of(Reduction::kAuto, 9000, 3000, 30000),
-                                       CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
+    EngineGroup engines =
+        make_engines(Hosts(3, "a"), options_of(Reduction::kAuto, 9000, 3000, 30000),
+                     CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
     std::vector<std::string> texts(3);
     run_ranks(3, [&](int rank) {
       const Side& side = pair[rank == 1];
@@ -253,8 +258,8 @@ TEST(ops_mismatches_are_named) {
 TEST(ops_raise_where_sums_are_not_finite) {
   EngineOptions options = options_of(Reduction::kAuto, 9000, 3000, 30000);
   options.nonfinite = NonFinite::kRaise;
-  EngineGroup engines = make_engines({"a", "a"}, options, CommunicatorKind::kInProcess,
-                                     CommunicatorKind::kRelay);
+  EngineGroup engines =
+      make_engines({"a", "a"}, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
   run_ranks(2, [&](int rank) {
     Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
     const auto run = [&](Combine op, double value) {

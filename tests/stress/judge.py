@@ -202,8 +202,7 @@ def _judge_absence(episode: Episode, ranks: list[Rank], say: Say) -> None:
                 say(f"rank {number} completed {mine} of {len(calls)} calls of step {step}")
                 break
             for call in calls:
-                # The root of a broadcast waits for nobody, nor does who has nothing to send.
-                if call.kind == "broadcast" or (call.numel == 0 and call.kind != "barrier"):
+                if not call.everybody_waits:
                     continue
                 for other in groups[call.group]:
                     if ranks[other].place.started < step:

@@ -12,6 +12,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from tests.conformance import pending
+from tests.conformance.boxes import LAYOUTS
+from tests.conformance.catalogue import CATALOGUE, Case
+from tests.conformance.sweeps import SIZELESS, kinds
+
 LARGEST = 1 << 20
 WORLD = 0  # number of the default group
 CREATION_SECONDS = 10.0  # the timeout of all groups, and so of their making
@@ -19,7 +26,13 @@ SHORT_SECONDS = 3.0  # the timeout that a rank is stopped past
 
 DTYPES = ("float32", "float16", "bfloat16")
 ENGINE = ("all_reduce", "configured", "layers", "reduce_scatter", "all_gather")
-FORWARDED = ("integers", "maximum", "broadcast", "gather", "barrier")
+EXACT = "exact"  # an operation of tests/conformance/catalogue.py
+# Of these every rank waits for all others, if there are values.
+ALL_WAIT = (
+    "all_gather", "all_gather_single", "all_to_all", "all_to_all_single", "all_reduce",
+    "reduce_scatter", "reduce_scatter_single", "tagged",
+)  # fmt: skip
+_OF_OP = {op: [k for k in kinds() if k[0] == op and not k[3]] for op in CATALOGUE}
 # Weights of the faults; "creation" is a kill while a group is made.
 FAULTS = {
     "none": 30,
@@ -47,6 +60,14 @@ class Call:
     layers: tuple[tuple[int, tuple[tuple[str, Any], ...] | None], ...] = ()
     data: str = "gauss"
     key: int = 0
+    case: Case | None = None  # of an exact call
+
+    @property
+    def everybody_waits(self) -> bool:
+        """Whether no rank can complete it before all have made it."""
+        if self.case is None:
+            return self.numel > 0
+        return self.case.op in SIZELESS or (self.case.op in ALL_WAIT and self.numel > 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,16 +180,49 @@ def draw_settings(rng: random.Random, hosts: bool) -> dict[str, Any]:
     return settings
 
 
-def draw_call(rng: random.Random, group: int, settings: dict[str, Any]) -> Call:
-    kind = rng.choice(ENGINE * 3 + FORWARDED)
+def draw_exact(
+    rng: random.Random,
+    group: int,
+    members: tuple[int, ...],
+    settings: dict[str, Any],
+    hosts: bool,
+    numel: int,
+) -> Call:
+    """Any operation and type that is not pending, and exact in a group with these settings."""
+    key = rng.getrandbits(48)
+    while True:
+        op = rng.choice(list(CATALOGUE))
+        if op in SIZELESS:
+            return Call(group, EXACT, key=key, case=Case(op, 0, torch.uint8))
+        _, reduction, dtype, _ = rng.choice(_OF_OP[op])
+        n = min(numel, pending.LONGEST_IN_STRESS // dtype.itemsize // len(members))
+        case = Case(
+            op, n, dtype, reduction, rng.randrange(len(members)), rng.choice(LAYOUTS), key % 10**9
+        )
+        # A group may be set to compress sums.
+        if reduction in ("SUM", "AVG") and str(dtype)[6:] in DTYPES and "bits" in settings:
+            continue
+        if pending.pending(case, len(members)) or pending.stress_pending(op, hosts):
+            continue
+        return Call(group, EXACT, n, str(dtype), key=key, case=case)
+
+
+def draw_call(
+    rng: random.Random,
+    group: int,
+    members: tuple[int, ...],
+    settings: dict[str, Any],
+    hosts: bool,
+) -> Call:
+    kind = rng.choice(ENGINE * 3 + (EXACT,) * 6)
     config = draw_config(rng)
     key = rng.getrandbits(48)
     numel = sizes(rng, settings, config.get("bucket_size", config.get("block_size")))
     if settings.get("segment_kb", 512) < 16:
         # Thousands of messages, of which each waits for a turn on a busy machine: slow, not stuck.
         numel = min(numel, 1 << 14)
-    if kind in FORWARDED:
-        return Call(group, kind, min(numel, 1 << 17), key=key)
+    if kind == EXACT:
+        return draw_exact(rng, group, members, settings, hosts, numel)
     dtype = rng.choice(DTYPES)
     kinds = ["gauss", "gauss", "equal", "sparse", "offset"]
     data = rng.choice(kinds if dtype == "float16" else [*kinds, "tiny", "huge", "scales"])
@@ -236,7 +290,7 @@ def draw_steps(rng: random.Random, size: int, settings: dict[str, Any], hosts: b
             calls: list[Call] = []
             for _ in range(rng.choice((1, 1, 1, 2, 4, 8, 16))):
                 group = rng.choice(list(members))
-                call = draw_call(rng, group, options[group])
+                call = draw_call(rng, group, members[group], options[group], hosts)
                 if call.numel > budget:
                     call = Call(group, "all_reduce", 17, key=call.key)
                 budget -= call.numel
@@ -293,7 +347,7 @@ def describe(step: Step) -> str:
     if step.kind != "burst":
         return f"{step.kind} {step.group} {list(step.members)} {dict(step.options)}"
     calls = [
-        f"{c.kind}(group={c.group}, numel={c.numel}, {c.dtype}, "
+        f"{c.case or c.kind}(group={c.group}, numel={c.numel}, {c.dtype}, "
         + (f"layers={c.layers}" if c.layers else f"config={dict(c.config or ())}")
         + f", average={c.average}, data={c.data}, key={c.key})"
         for c in step.calls

@@ -23,13 +23,13 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
+from tests.conformance import catalogue
 from tests.stress import oracle
 from tests.stress.board import Board
 from tests.stress.checks import Group, Place, complaint
 from tests.stress.held import Usual, resident
 from tests.stress.program import (
     CREATION_SECONDS,
-    ENGINE,
     SHORT_SECONDS,
     WORLD,
     Call,
@@ -298,7 +298,7 @@ class _Rank:
             call, group, result, work = started[index]
             # Exact shards go to the inner backend, too.
             shards = call.kind in ("reduce_scatter", "all_gather")
-            engine = call.kind in ENGINE and not (shards and dict(call.config or ())["bits"] > 8)
+            engine = call.case is None and not (shards and dict(call.config or ())["bits"] > 8)
             self._at(number, "wait", index, call.group, engine)
             if work is not None:
                 work.wait()
@@ -306,13 +306,17 @@ class _Rank:
             self._at(number, "check", index, call.group)
             self._check(number, index, call, group, result)
 
-    def _start(self, call: Call, group: Group) -> tuple[torch.Tensor, Any]:
+    def _start(self, call: Call, group: Group) -> tuple[Any, Any]:
+        """The result (of exact calls what it must be, too), and the work."""
         size, seed = len(group.members), self.job.seed
         op = dist.ReduceOp.AVG if call.average else dist.ReduceOp.SUM
         handle = group.handle
         self.report.collectives += 1
-        if call.kind == "barrier":
-            return torch.empty(0), dist.barrier(group=handle, async_op=True)
+        if call.case is not None:
+            place = catalogue.Place(handle, group.members, group.members.index(self.job.rank))
+            one = catalogue.start(call.case, place)
+            self.report.bytes += call.numel * call.case.dtype.itemsize
+            return one, one
         shards = call.kind == "reduce_scatter"
         mine = oracle.values(call, self.job.rank, call.numel * (size if shards else 1), seed)
         self.report.bytes += mine.numel() * mine.element_size()
@@ -327,19 +331,14 @@ class _Rank:
         if call.kind == "reduce_scatter":
             out = torch.empty(call.numel, dtype=mine.dtype)
             return out, torch_cgx.reduce_scatter_single(out, mine, op, handle, True, config=config)
-        if call.kind in ("all_gather", "gather"):
-            out = torch.empty(call.numel * size, dtype=mine.dtype)
-            if call.kind == "gather":
-                return out, dist.all_gather_single(out, mine, handle, async_op=True)
-            return out, torch_cgx.all_gather_single(out, mine, handle, True, config=config)
-        if call.kind == "broadcast":
-            root = group.members[call.key % size]
-            return mine, dist.broadcast(mine, root, handle, async_op=True)
-        op = dist.ReduceOp.SUM if call.kind == "integers" else dist.ReduceOp.MAX
-        return mine, dist.all_reduce(mine, op, handle, async_op=True)
+        assert call.kind == "all_gather"
+        out = torch.empty(call.numel * size, dtype=mine.dtype)
+        return out, torch_cgx.all_gather_single(out, mine, handle, True, config=config)
 
-    def _check(self, step: int, index: int, call: Call, group: Group, result: torch.Tensor) -> None:
-        if call.kind == "barrier":
+    def _check(self, step: int, index: int, call: Call, group: Group, result: Any) -> None:
+        if call.case is not None:
+            if text := result.complaint():
+                self.report.wrong.append(f"step {step}, call {index}: {call.case}: {text}")
             return
         if self.job.sabotage == "exit" and self.job.rank == 0:
             os._exit(3)

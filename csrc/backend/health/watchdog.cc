@@ -236,8 +236,7 @@ std::string Watchdog::ended_peers_text(const CallRecord& call) {
 }
 
 void Watchdog::rethrow(const CallRecord& record, const std::string& text, bool ended) {
-  TORCH_CHECK(process_ == getpid(), "cgx: ", record.title().text(),
-              ": the work belongs to the parent of this process; a forked child cannot use it");
+  check_process(record);
   const bool late =
       text.find("imed out") != std::string::npos || text.find("imeout") != std::string::npos;
   std::optional<Failure> known;
@@ -278,6 +277,25 @@ void Watchdog::give_up(CallRecord& record, const Error& error) {
   }
   finish(record, record.error_text(failure));
   throw_to(record, failure);
+}
+
+void Watchdog::check_process(const CallRecord& record) const {
+  TORCH_CHECK(process_ == getpid(), "cgx: ", record.title().text(),
+              ": the work belongs to the parent of this process; a forked child cannot use it");
+}
+
+Failure Watchdog::conclude(const CallRecord& record, Failure failure) {
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ != nullptr) {
+      if (auto known = engine_->failure()) return *known;
+    }
+  }
+  failure.rank = label_->rank;
+  failure.call = record.title().call;
+  if (failure.kind != FailureKind::kMismatch) failure = explain(std::move(failure));
+  fail(failure);
+  return failure;
 }
 
 void Watchdog::disagree(CallRecord& record, const std::string& text) {

@@ -88,6 +88,11 @@ class Watchdog final : public Watched {
   /// `text`, as an exception for Python.
   [[noreturn]] void disagree(CallRecord& record, const std::string& text);
 
+  /// For calls that know how they have failed: breaks the group, and returns the first cause.
+  Failure conclude(const CallRecord& record, Failure failure);
+  /// RuntimeError in a forked child.
+  void check_process(const CallRecord& record) const;
+
   void look() override;
 
  private:

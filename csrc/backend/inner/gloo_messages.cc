@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "backend/work/call_record.h"
 #include "base/deadline.h"
 #include "base/error.h"
 
@@ -54,17 +53,6 @@ at::Tensor header_of(const MessageShape& shape, int tag) {
   words[1] = static_cast<int64_t>(shape.dtype);
   words[2] = shape.values;
   return header;
-}
-
-std::string text_of(const MessageShape& shape) {
-  const bool known = shape.dtype < at::ScalarType::NumOptions;
-  const std::string bytes =
-      known ? str_of(" (", shape.values * static_cast<int64_t>(c10::elementSize(shape.dtype)),
-                     " bytes)")
-            : "";
-  const std::string text =
-      values_text(static_cast<uint64_t>(shape.values), known ? name_of(shape.dtype) : "unknown");
-  return text.substr(sizeof " of " - 1) + bytes;
 }
 
 // The time that is left of a wait. 0 is "as the group", as Gloo has it.
@@ -164,10 +152,7 @@ struct GlooMessages::Expected {
     }
     const MessageShape sent{static_cast<at::ScalarType>(words[1]), words[2]};
     if (sent == shape) return;
-    throw MismatchError(str_of("ranks disagree on a message",
-                               tag == 0 ? "" : str_of(" with tag ", tag), ":\n  rank ", source,
-                               " sends ", text_of(sent), " to rank ", rank, "\n  rank ", rank,
-                               " receives ", text_of(shape)));
+    throw MismatchError(message_disagreement(source, sent, rank, shape, tag));
   }
 
   void post_values(Transfer& values, c10d::Backend& gloo, const at::Tensor& tensor,

@@ -19,17 +19,10 @@
 #include <mutex>
 
 #include "backend/adapters/torch_types.h"
+#include "backend/p2p/message_shape.h"
 #include "backend/work/task_queue.h"
 
 namespace cgx {
-
-/// The caller's tensor of a message: its memory may be sent as bytes.
-struct MessageShape {
-  at::ScalarType dtype;
-  int64_t values;
-
-  bool operator==(const MessageShape&) const = default;
-};
 
 /// Thread-safe. Tensors are dense, on the CPU, of types that Gloo moves; works hold them. wait() of
 /// a receive throws MismatchError if the message has another type or number of values. ValueError

@@ -208,6 +208,11 @@ void CallRecord::served_by(const std::shared_ptr<const Plan>& plan,
   bytes_before_ += plan->values * size_of(plan->dtype);
 }
 
+void CallRecord::carried_by(const std::string& communicator) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  communicator_ = communicator;
+}
+
 void CallRecord::tuned(const std::string& why) {
   std::lock_guard<std::mutex> lock(mutex_);
   tuning_ = why;
@@ -244,7 +249,7 @@ CallRecord::Progress CallRecord::progress() const {
     return created_unix_ns +
            std::chrono::duration_cast<std::chrono::nanoseconds>(at - created).count();
   };
-  std::string way = "gloo";
+  std::string way = communicator_.empty() ? "gloo" : communicator_;
   if (plan_) {
     const Layer* first = plan_->first_compressed();
     way = str_of(name_of(plan_->algorithm), " over ", communicator_, ", ",

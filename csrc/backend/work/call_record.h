@@ -118,6 +118,8 @@ class CallRecord {
 
   /// Notes one plan of a call on the engine, and the communicators.
   void served_by(const std::shared_ptr<const Plan>& plan, const std::string& communicator);
+  /// Notes the communicator of a call that has no plan.
+  void carried_by(const std::string& communicator);
   /// The reason for the autotuner's decision.
   void tuned(const std::string& why);
   void count_sent(uint64_t bytes) { bytes_after_ += bytes; }

@@ -11,6 +11,7 @@
 #include "comm/process_token.h"
 #include "comm/shm/area.h"
 #include "comm/shm/long_slots.h"
+#include "comm/shm/slot_mail.h"
 #include "comm/shm/slots.h"
 
 namespace cgx {
@@ -28,6 +29,45 @@ constexpr const char* kNeedsName = "needs a name";
 std::string attached_key(int rank) { return str_of("shm/attached/", rank); }
 std::string named_key(int rank) { return str_of("shm/attached by name/", rank); }
 
+// Locks of our own process look free; ranks that are threads of it live as long as we do.
+bool alive_in(const ShmArea& area, const SlotMemory& memory, int peer) {
+  if (memory.rank(peer).process.load(std::memory_order_relaxed) == process_token()) return true;
+  return area.locked_elsewhere(peer);
+}
+
+class ShmMail final : public SlotMail {
+ public:
+  ShmMail(const std::shared_ptr<ShmArea>& area, const SlotMemory& memory, int rank)
+      : SlotMail(area, memory, rank), area_(area), places_(memory.layout()) {}
+
+  bool alive(int peer) override { return alive_in(*area_, memory(), peer); }
+
+ protected:
+  std::byte* take(int to) override {
+    const size_t offset = offset_of(rank(), to);
+    area_->take(offset, sizeof(MailRing));
+    ranges_.push_back(area_->map(offset, sizeof(MailRing)));
+    return ranges_.back()->data();
+  }
+  std::byte* find(int from) override {
+    std::unique_ptr<ShmRange> range = area_->map(offset_of(from, rank()), sizeof(MailRing));
+    if (!range) return nullptr;
+    ranges_.push_back(std::move(range));
+    return ranges_.back()->data();
+  }
+
+ private:
+  size_t offset_of(int from, int to) const {
+    const size_t pair = static_cast<size_t>(from) * static_cast<size_t>(size()) +
+                        static_cast<size_t>(to);
+    return places_.rings + pair * places_.ring_stride;
+  }
+
+  const std::shared_ptr<ShmArea> area_;
+  const AreaPlaces places_;
+  std::vector<std::unique_ptr<ShmRange>> ranges_;
+};
+
 class Shm final : public SlotExchange {
  public:
   Shm(std::shared_ptr<ShmArea> area, const SlotMemory& memory, int rank)
@@ -37,12 +77,13 @@ class Shm final : public SlotExchange {
   }
 
   const char* name() const override { return "shm"; }
+  std::unique_ptr<MailMemory> mail() override {
+    return std::make_unique<ShmMail>(area_, memory(), rank());
+  }
 
  protected:
   bool peer_alive(int peer) override {
-    // Locks of our own process look free; ranks that are threads of it live as long as we do.
-    if (memory().rank(peer).process.load(std::memory_order_relaxed) == process_token()) return true;
-    return area_->locked_elsewhere(peer);
+    return alive_in(*area_, memory(), peer);
   }
 
  private:

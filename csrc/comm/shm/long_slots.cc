@@ -19,9 +19,7 @@ class ShmLongSlots final : public LongSlots {
         rank_(rank),
         slots_(static_cast<size_t>(layout.slots)),
         slot_(layout.slot_bytes),
-        full_(whole_grains(layout.capacity + kCacheLine * (static_cast<size_t>(layout.size) + 1))),
-        begin_(whole_grains(layout.total_bytes)),
-        longer_begin_(begin_ + static_cast<size_t>(layout.size) * slots_ * full_),
+        places_(layout),
         ranges_(static_cast<size_t>(layout.size) * 2 * slots_) {}
 
   std::byte* own(size_t place, size_t bytes) override {
@@ -39,7 +37,7 @@ class ShmLongSlots final : public LongSlots {
   const std::byte* of(int peer, size_t place, size_t bytes) override {
     std::unique_ptr<ShmRange>& range = range_of(peer, place);
     if (!range || range->bytes() < bytes) {
-      if (is_short(place) && bytes > full_) return nullptr;
+      if (is_short(place) && bytes > places_.full) return nullptr;
       range = area_->map(offset_of(peer, place), grown(place, bytes));
     }
     return range ? range->data() : nullptr;
@@ -56,13 +54,13 @@ class ShmLongSlots final : public LongSlots {
     if (!is_short(place)) return whole_grains(bytes);
     size_t to = 2 * slot_;
     while (to < bytes) to *= 2;
-    return std::min(whole_grains(to), full_);
+    return std::min(whole_grains(to), places_.full);
   }
 
   size_t offset_of(int rank, size_t place) const {
     const size_t first = static_cast<size_t>(rank) * slots_;
-    return is_short(place) ? begin_ + (first + place) * full_
-                           : longer_begin_ + (first + place - slots_) * kLongSlotBytes;
+    return is_short(place) ? places_.begin + (first + place) * places_.full
+                           : places_.longer_begin + (first + place - slots_) * kLongSlotBytes;
   }
   std::unique_ptr<ShmRange>& range_of(int rank, size_t place) {
     return ranges_[static_cast<size_t>(rank) * 2 * slots_ + place];
@@ -70,11 +68,20 @@ class ShmLongSlots final : public LongSlots {
 
   const std::shared_ptr<ShmArea> area_;
   const int rank_;
-  const size_t slots_, slot_, full_, begin_, longer_begin_;
+  const size_t slots_, slot_;
+  const AreaPlaces places_;
   std::vector<std::unique_ptr<ShmRange>> ranges_;  // as this rank has mapped them
 };
 
 }  // namespace
+
+AreaPlaces::AreaPlaces(const SlotLayout& layout)
+    : full(whole_grains(layout.capacity + kCacheLine * (static_cast<size_t>(layout.size) + 1))),
+      begin(whole_grains(layout.total_bytes)),
+      rings(begin + static_cast<size_t>(layout.size) * static_cast<size_t>(layout.slots) * full),
+      ring_stride(whole_grains(sizeof(MailRing))),
+      longer_begin(rings + static_cast<size_t>(layout.size) * static_cast<size_t>(layout.size) *
+                               ring_stride) {}
 
 std::unique_ptr<LongSlots> make_shm_long_slots(std::shared_ptr<ShmArea> area,
                                                const SlotLayout& layout, int rank) {

@@ -27,7 +27,8 @@ SlotLayout SlotLayout::make(int size, size_t capacity, int slots, size_t most) {
   }
   const size_t ranks = static_cast<size_t>(size);
   const size_t control = sizeof(SlotHeader) + sizeof(RankState) * ranks +
-                         (sizeof(PairSent) + sizeof(PairSeen)) * ranks * ranks;
+                         sizeof(MailRank) * ranks +
+                         (sizeof(PairSent) + sizeof(PairSeen) + sizeof(uint32_t)) * ranks * ranks;
   SlotLayout layout;
   layout.size = size;
   layout.slots = slots;
@@ -50,9 +51,11 @@ void SlotMemory::format() {
   auto* header = new (base_) SlotHeader{};
   for (int r = 0; r < layout_.size; ++r) {
     new (&rank(r)) RankState{};
+    new (&mail(r)) MailRank{};
     for (int peer = 0; peer < layout_.size; ++peer) {
       new (&sent(r, peer)) PairSent{};
       new (&seen(r, peer)) PairSeen{};
+      new (&mail_ring(r, peer)) std::atomic<uint32_t>{};
     }
   }
   header->version = kSlotVersion;

@@ -1,8 +1,8 @@
 // Layout of the memory of a slot exchange. Only offsets, no pointers: every rank maps it at another
 // address.
 //
-//   SlotHeader | RankState[size] | PairSent[size][size] | PairSeen[size][size] | padding to a page
-//   | slots: SlotLayout::slots per rank, `stride` bytes each
+//   SlotHeader | RankState[size] | PairSent[size][size] | PairSeen[size][size] | MailRank[size]
+//   | mail rings taken [size][size] | padding to a page | slots: SlotLayout::slots per rank, `stride` bytes each
 //
 // Only s writes PairSent[s][r], only r writes PairSeen[s][r]; each has a cache line of its own. A
 // message is identified by its pair and its number in the pair (1, 2, ...), not by exchange: a rank
@@ -14,12 +14,13 @@
 #include <cstdint>
 
 #include "comm/fingerprint.h"
+#include "comm/mail/memory.h"
 
 namespace cgx {
 
 inline constexpr size_t kCacheLine = 64;
 inline constexpr uint64_t kSlotMagic = 0x63677873'6c6f7473;  // "cgxslots"
-inline constexpr uint32_t kSlotVersion = 5;
+inline constexpr uint32_t kSlotVersion = 6;
 /// Exchanges that a rank can have pending.
 inline constexpr int kMaxSlots = 4;
 /// An exchange that does not fit into its slot lies in memory of its own beside it, which never has
@@ -119,8 +120,14 @@ class SlotMemory {
     return reinterpret_cast<PairSent*>(pairs())[index(from, to)];
   }
   PairSeen& seen(int from, int to) const {
-    return reinterpret_cast<PairSeen*>(pairs() + sizeof(PairSent) * layout_.size *
-                                                     layout_.size)[index(from, to)];
+    return reinterpret_cast<PairSeen*>(pairs() + sizeof(PairSent) * ranks() * ranks())[index(from,
+                                                                                             to)];
+  }
+  MailRank& mail(int rank) const { return reinterpret_cast<MailRank*>(mails())[rank]; }
+  /// 1 once the ring of messages of the pair is there; `from` writes it.
+  std::atomic<uint32_t>& mail_ring(int from, int to) const {
+    return reinterpret_cast<std::atomic<uint32_t>*>(mails() + sizeof(MailRank) * ranks())[index(
+        from, to)];
   }
   /// Start of the slots of a rank.
   std::byte* slots(int rank) const {
@@ -130,6 +137,10 @@ class SlotMemory {
 
  private:
   std::byte* pairs() const { return base_ + sizeof(SlotHeader) + sizeof(RankState) * layout_.size; }
+  std::byte* mails() const {
+    return pairs() + (sizeof(PairSent) + sizeof(PairSeen)) * ranks() * ranks();
+  }
+  size_t ranks() const { return static_cast<size_t>(layout_.size); }
   size_t index(int from, int to) const { return static_cast<size_t>(from) * layout_.size + to; }
 
   std::byte* base_;

@@ -169,8 +169,8 @@ std::shared_ptr<const Plan> make_reduce_plan(const EngineOptions& options, const
 
 std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
                                              Operation operation, size_t shard,
-                                             const std::shared_ptr<const Codec>& codec,
-                                             DType dtype, Combine combine) {
+                                             const std::shared_ptr<const Codec>& codec, DType dtype,
+                                             Combine combine) {
   // An all-gather sends one message to all.
   const Algorithm shape = operation == Operation::kAllGather && !topology.two_levels()
                               ? Algorithm::kOneShot

@@ -37,14 +37,13 @@ std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
 /// The plan of a reduce to `root`. kAuto: two sides, and few values, have the root combine all of
 /// them; kRing as kAuto.
 std::shared_ptr<const Plan> make_reduce_plan(const EngineOptions& options, const Topology& topology,
-                                             size_t values, DType dtype, Combine combine,
-                                             int root);
+                                             size_t values, DType dtype, Combine combine, int root);
 
 /// The plan of a reduce-scatter or an all-gather.
 std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
                                              Operation operation, size_t shard,
-                                             const std::shared_ptr<const Codec>& codec,
-                                             DType dtype, Combine combine = Combine::kSum);
+                                             const std::shared_ptr<const Codec>& codec, DType dtype,
+                                             Combine combine = Combine::kSum);
 
 /// The reason for a plan's algorithm: for logs.
 std::string why_algorithm(const EngineOptions& options, const Plan& plan, const Topology& topology);

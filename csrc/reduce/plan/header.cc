@@ -31,10 +31,9 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
   header.sequence = call.sequence;
   header.round = static_cast<uint32_t>(round);
   header.sender = static_cast<uint16_t>(call.rank);
-  header.flags = static_cast<uint8_t>(flags | (call.average ? MessageHeader::kAverage : 0) |
-                                      (call.key ? MessageHeader::kStep : 0) |
-                                      static_cast<int>(plan.combine)
-                                          << MessageHeader::kCombineShift);
+  header.flags = static_cast<uint8_t>(
+      flags | (call.average ? MessageHeader::kAverage : 0) | (call.key ? MessageHeader::kStep : 0) |
+      static_cast<int>(plan.combine) << MessageHeader::kCombineShift);
   if (const Layer* layer = plan.first_compressed()) {
     const CodecConfig& config = layer->codec->config();
     header.family = config.family().id;
@@ -119,12 +118,11 @@ MessageHeader matching_header(const Message& message, const CallIdentity& call, 
         " (magic ", std::hex, header.magic, std::dec, ", version ",
         static_cast<int>(header.version), "): ranks must run the same version of torch_cgx"));
   }
-  const bool same =
-      header.operation == expected.operation && header.dtype == expected.dtype &&
-      header.algorithm == expected.algorithm && header.round == expected.round &&
-      header.sequence == expected.sequence && header.values == expected.values &&
-      header.plan_hash == expected.plan_hash &&
-      ((header.flags ^ expected.flags) & kAgreed) == 0;
+  const bool same = header.operation == expected.operation && header.dtype == expected.dtype &&
+                    header.algorithm == expected.algorithm && header.round == expected.round &&
+                    header.sequence == expected.sequence && header.values == expected.values &&
+                    header.plan_hash == expected.plan_hash &&
+                    ((header.flags ^ expected.flags) & kAgreed) == 0;
   if (!same) {
     throw MismatchError(disagreement(side_of(expected, call.rank, call),
                                      side_of(header, sender, call), call.tell_hashes));

@@ -68,8 +68,8 @@ void write_header(std::byte* message, const CallIdentity& call, size_t round, si
 /// in another call.
 void check_call(const Message& beginning, const CallIdentity& call, size_t round, int sender);
 
-/// Checks a received message against the call; returns its MessageHeader::Flags. MismatchError that names both
-/// sides otherwise.
+/// Checks a received message against the call; returns its MessageHeader::Flags. MismatchError that
+/// names both sides otherwise.
 uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
                      size_t payload_bytes);
 

@@ -453,8 +453,8 @@ std::shared_ptr<const Plan> plan_reduce(size_t values, DType dtype, Combine comb
                                         Algorithm algorithm, const PlanSpace& space) {
   auto plan = start_plan(Operation::kReduce, algorithm, dtype, space.topology, combine);
   if (root < 0 || root >= plan->size) {
-    throw ConfigError(str_of("reduce: root rank ", root, " is not in the group; allowed: 0 to ",
-                             plan->size - 1));
+    throw ConfigError(
+        str_of("reduce: root rank ", root, " is not in the group; allowed: 0 to ", plan->size - 1));
   }
   plan->root = root;
   plan->layers = {{values, raw_codec()}};

@@ -130,10 +130,10 @@ const char* name_of(Combine combine);
 
 /// The types that can be reduced: without those of 8 bits and less that are only moved.
 inline constexpr DTypeSet kReduced{
-    DType::kFloat32, DType::kFloat16,   DType::kBFloat16,  DType::kFloat64, DType::kUInt8,
-    DType::kInt8,    DType::kInt16,     DType::kUInt16,    DType::kInt32,   DType::kUInt32,
-    DType::kInt64,   DType::kUInt64,    DType::kBool,      DType::kComplex32,
-    DType::kComplex64, DType::kComplex128};
+    DType::kFloat32, DType::kFloat16,   DType::kBFloat16,  DType::kFloat64,
+    DType::kUInt8,   DType::kInt8,      DType::kInt16,     DType::kUInt16,
+    DType::kInt32,   DType::kUInt32,    DType::kInt64,     DType::kUInt64,
+    DType::kBool,    DType::kComplex32, DType::kComplex64, DType::kComplex128};
 
 /// True for values that are summed in float32, as codecs see them: others have no codec but the raw
 /// one, and are combined in their own type (schedule/combine.h).
@@ -198,8 +198,8 @@ struct Plan {
 
 /// All-reduce of the concatenated layers. ConfigError if a single bucket does not fit into the
 /// limit of an exchange. kDirect: of one level, all layers exact; rounds are cut as if they were
-/// one layer, and a chunk is one run of the tensor. All plans: ConfigError for a type that cannot be
-/// reduced, an op that it has not, and a codec where values are not summed in float32.
+/// one layer, and a chunk is one run of the tensor. All plans: ConfigError for a type that cannot
+/// be reduced, an op that it has not, and a codec where values are not summed in float32.
 std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dtype,
                                             Algorithm algorithm, const PlanSpace& space,
                                             Combine combine = Combine::kSum);

@@ -145,9 +145,8 @@ PairOp pair_op_of(Combine op, DType dtype) {
 
 template <typename T>
 void divide_values(std::byte* x, size_t n, float divisor) {
-  using Wide = std::conditional_t<
-      std::is_floating_point_v<T>, T,
-      std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
+  using Wide = std::conditional_t<std::is_floating_point_v<T>, T,
+                                  std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
   const auto by = static_cast<Wide>(divisor);
   for (size_t i = 0; i < n; ++i) {
     const auto quotient = static_cast<T>(static_cast<Wide>(value_at<T>(x, i)) / by);
@@ -216,7 +215,8 @@ void combine(Combine op, DType dtype, std::span<const std::byte* const> in, size
     return combine_narrow(op, dtype, in, n, divisor, out);
   }
   const PairOp pair = pair_op_of(op, dtype);
-  const size_t size = size_of(dtype), piece = in.size() > 2 || divisor != 1 ? kPieceBytes / size : n;
+  const size_t size = size_of(dtype),
+               piece = in.size() > 2 || divisor != 1 ? kPieceBytes / size : n;
   alignas(64) std::byte between[kPieceBytes];
   for (size_t done = 0; done < n; done += piece) {
     const size_t now = std::min(piece, n - done), at = done * size;

@@ -197,8 +197,8 @@ class Summing {
   std::atomic<bool> met_nonfinite_{false};
 };
 
-// Under kRaise, where values are summed. MIN, MAX and PRODUCT compute nothing that was not asked for:
-// an Inf that marks a missing value is no error.
+// Under kRaise, where values are summed. For MIN and MAX an Inf is a value like others: it marks
+// what is missing.
 bool looks_for_nonfinite(const Call& call) {
   return call.nonfinite == NonFinite::kRaise && call.plan.combine == Combine::kSum;
 }

@@ -53,7 +53,6 @@ const TeamAlgorithm kReduceAtRootTeam = {
     [](Call& call, Channel& channel) -> std::unique_ptr<TeamAllReduce> {
       return std::make_unique<ReduceAtRoot>(call, channel);
     },
-    [](int) { return 2; },
-    [](int, int in_flight) -> size_t { return in_flight > 2 ? 2 : 1; }};
+    [](int) { return 2; }, [](int, int in_flight) -> size_t { return in_flight > 2 ? 2 : 1; }};
 
 }  // namespace cgx

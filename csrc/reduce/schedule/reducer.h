@@ -19,8 +19,8 @@
 // it encodes. Every algorithm has a rank encode each of its values once at most, its contribution or
 // a sum, so the residual of a place is written once, by the encoding, and nothing else is stored.
 //
-// Two levels: the ranks of a host sum first (Plan::partial_dtype). Teams of one rank per host then reduce one
-// shard each by one of the above, and pass its encoded bytes on inside the host.
+// Two levels: the ranks of a host sum first (Plan::partial_dtype). Teams of one rank per host then
+// reduce one shard each by one of the above, and pass its encoded bytes on inside the host.
 #pragma once
 
 #include <cstddef>

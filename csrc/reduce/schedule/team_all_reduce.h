@@ -1,5 +1,5 @@
-// The all-reduce of one team, or its reduce to a root, in stages, so that several rounds can be pending
-// at once.
+// The all-reduce of one team, or its reduce to a root, in stages, so that several rounds can be
+// pending at once.
 //
 // Stage s of a round posts at most one exchange and receives what stage s - 1 of the other ranks
 // has posted. Every rank runs the stages of all rounds in the same order.

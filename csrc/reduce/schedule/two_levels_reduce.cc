@@ -1,5 +1,5 @@
-// Reduce over hosts of several ranks: every host combines its values, each team reduces its shard to
-// the root's host, and the team's member there gives the result to the root.
+// Reduce over hosts of several ranks: every host combines its values, each team reduces its shard
+// to the root's host, and the team's member there gives the result to the root.
 #include "reduce/schedule/team_all_reduce.h"
 #include "reduce/schedule/two_levels.h"
 
@@ -29,8 +29,8 @@ class RootedReduce {
     for_each_step(rounds, stages_, depth_, [&](int stage, size_t number) {
       if (stage == 0) levels_.scatter_inside(number, input_, partial(number));
       if (team_) {
-        team_->run(stage,
-                   {number, &shard(number, levels_.local), partial(number), result(number), nullptr});
+        team_->run(stage, {number, &shard(number, levels_.local), partial(number), result(number),
+                           nullptr});
       }
       if (stage == 0 && number == 0 && rounds > 1 && levels_.cross) levels_.cross->look_at_first();
       if (stage == stages_ - 1) deliver(number);
