@@ -40,8 +40,9 @@ def _messages(rank, size):
         assert torch_cgx.recv(exact) == 0 and torch.equal(exact, values(3, 10).double())
 
 
-def test_a_message_is_the_codecs_payload():
-    run_pooled(_messages, 2)
+@pytest.mark.parametrize("hosts", ["aa", "ab"])
+def test_a_message_is_the_codecs_payload(hosts):
+    run_pooled(_messages, 2, env=[{"CGX_HOST_ID": host} for host in hosts])
 
 
 def _async(rank, size):
