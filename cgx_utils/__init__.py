@@ -7,7 +7,8 @@
 
 `CGXState` decides which gradients are compressed; `cgx_hook` reduces them. `AdaptiveBits` has it
 choose the bits of each layer under a budget. `cgx_utils.fsdp.compress` is for `fully_shard`
-modules, `cgx_utils.pipelining.compress` for the stages of a pipeline, `DiLoCo` for many local steps. `Monitor` shows what compression does in a training.
+modules, `cgx_utils.pipelining.compress` for the stages of a pipeline, `DiLoCo` for many local
+steps. `Monitor` shows what compression does in a training.
 """
 
 from cgx_utils.adaptive import AdaptiveBits

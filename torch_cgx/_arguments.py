@@ -93,13 +93,10 @@ def rank_of(group: dist.ProcessGroup, peer: int | None, in_group: int | None, na
             f"{name}={peer}, group_{name}={in_group}; allowed: one of them, and None for the other"
         )
     if peer is not None:
-        try:
-            return dist.get_group_rank(group, peer)
-        except ValueError:
-            ranks = dist.get_process_group_ranks(group)
-            raise ValueError(
-                f"{name}={peer}; allowed: global ranks of the group, {ranks}"
-            ) from None
+        ranks = dist.get_process_group_ranks(group)
+        if peer not in ranks:
+            raise ValueError(f"{name}={peer}; allowed: global ranks of the group, {ranks}")
+        return ranks.index(peer)
     assert in_group is not None
     if not 0 <= in_group < group.size():
         raise ValueError(f"group_{name}={in_group}; allowed: 0 to {group.size() - 1}")

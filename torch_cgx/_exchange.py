@@ -24,6 +24,7 @@ from torch_cgx._arguments import (
     rank_of,
 )
 from torch_cgx._backend import backend_of, group_of
+from torch_cgx._config import list_of
 from torch_cgx._steps import check_step
 
 
@@ -66,7 +67,7 @@ def broadcast(
         return dist.broadcast(tensor, None, group_, async_op, group_src=root)
     if residual is not None:
         _feedback.check("broadcast", residual, tensor, codec)
-    if codec is not None and _has_engine(backend, tensor, "broadcast_codec"):
+    if _has_engine(codec, tensor):
         key = key_of(backend, step)
         work = backend.broadcast_codec(tensor, root, codec, async_op, residual=residual, **key)
     else:
@@ -130,7 +131,7 @@ def all_to_all_single(
         )
     if residual is not None:
         _feedback.check("all_to_all_single", residual, input, codec, output)
-    if codec is not None and _has_engine(backend, input, "all_to_all_codec"):
+    if _has_engine(codec, input):
         rows_out, rows_in = (
             [] if sizes is None else list(sizes)
             for sizes in (output_split_sizes, input_split_sizes)
@@ -152,15 +153,16 @@ def all_to_all_single(
     return finish(work, async_op)
 
 
-def _has_engine(backend: _C.ProcessGroupCGX, tensor: torch.Tensor, method: str) -> bool:
-    """Whether the engine moves these values; else they travel as bytes."""
-    return tensor.device.type == "cpu" and hasattr(backend, method)
+def _has_engine(codec: _C.Codec | None, tensor: torch.Tensor) -> bool:
+    """Whether the engine encodes these values; else they travel as bytes, or exactly."""
+    return codec is not None and tensor.device.type == "cpu"
 
 
 def _pieces(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, ranks: int) -> list[int]:
     """The number of values of each rank's piece. TypeError, ValueError."""
     rows = tensor.size(0) if tensor.dim() else 1
-    if sizes is None or len(sizes) == 0:
+    sizes = [] if sizes is None else list_of(f"{name}_split_sizes", sizes, "a list of numbers")
+    if not sizes:
         if rows % ranks:
             raise ValueError(
                 f"{name} has {rows} rows; allowed without {name}_split_sizes: a multiple of "
@@ -169,10 +171,10 @@ def _pieces(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, ranks:
         sizes = [rows // ranks] * ranks
     for size in sizes:
         if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{name}_split_sizes={list(sizes)!r}; allowed: integers >= 0")
+            raise TypeError(f"{name}_split_sizes={sizes!r}; allowed: integers >= 0")
     if len(sizes) != ranks or sum(sizes) != rows or min(sizes) < 0:
         raise ValueError(
-            f"{name}_split_sizes={list(sizes)}; allowed: a number of rows for each of {ranks} "
+            f"{name}_split_sizes={sizes}; allowed: a number of rows for each of {ranks} "
             f"ranks, {rows} in all"
         )
     width = tensor.numel() // rows if rows else 0

@@ -50,7 +50,8 @@ def send(
 
     ValueError and TypeError name a bad argument before anything is sent; CgxError and its
     subclasses report later failures. A receiver that expects another length, type or config gets a
-    MismatchError that names both; where the lengths in bytes differ, so does the sender.
+    MismatchError that names both; so does the sender, where the lengths in bytes differ and it
+    waits still.
     """
     if not_a_member(group, "send"):
         return

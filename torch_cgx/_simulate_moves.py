@@ -44,7 +44,8 @@ def simulate_broadcast(
     """`torch_cgx.broadcast` of rank `src` to a number of ranks; `tensor` is not changed.
 
     tensor: CPU, fp32, fp16 or bf16. config: as of the call; what it leaves open comes from the
-    environment. residual: of the source, read and written. sequence: number of the call in its
+    environment. residual: of the source, read and written (with fp16 and bf16 tensors a real call
+    may round otherwise: docs/numerics.md). sequence: number of the call in its
     group, which keys random numbers; step: keys them instead, as in the first call of the step.
     """
     _check("tensor", tensor)

@@ -124,6 +124,8 @@ def all_to_all_single(
             )
         output_split_sizes = input_split_sizes = [input.size(0) // size] * size
     for what, sizes in (("output", output_split_sizes), ("input", input_split_sizes)):
+        if not isinstance(sizes, (list, tuple)):
+            raise TypeError(f"{what}_split_sizes={sizes!r}; allowed: a list of numbers, None")
         if len(sizes) != size:
             raise ValueError(
                 f"{what}_split_sizes has {len(sizes)} numbers; allowed: {size}, one for each rank"

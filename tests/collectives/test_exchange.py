@@ -77,6 +77,16 @@ def test_all_to_all_encodes_each_piece_by_itself_and_keeps_the_own_one(size):
     run_pooled(_exchanges, size)
 
 
+@pytest.mark.parametrize("hosts", ["ab", "abc"])
+def test_ranks_on_several_hosts_get_the_same(hosts):
+    env = [{"CGX_HOST_ID": host} for host in hosts]
+    first, *others = run_pooled(_broadcasts, len(hosts), env=env)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    run_pooled(_exchanges, len(hosts), env=env)
+    run_pooled(_feedback, len(hosts), torch.float32, torch.float32, env=env)
+
+
 def _feedback(rank, size, dtype, residual_dtype):
     codec = CODECS[0]
     root = size - 1

@@ -167,6 +167,7 @@ def _refused(rank, size):
         "rows": lambda: nn.all_to_all_single(x[:3]),
         "one": lambda: nn.all_to_all_single(x, [2, 2]),
         "count": lambda: nn.all_to_all_single(x, [4], [4]),
+        "kind": lambda: nn.all_to_all_single(x, 2, 2),
         "sum": lambda: nn.all_to_all_single(x, [2, 2], [3, 2], forward={"bits": 4}),
         "scalar": lambda: nn.all_to_all_single(torch.tensor(1.0)),
     }
@@ -185,6 +186,7 @@ def test_bad_arguments_are_named():
             "rows": ("ValueError", "3 rows", "multiple of 2"),
             "one": ("ValueError", "both, or neither"),
             "count": ("ValueError", "1 numbers", "2"),
+            "kind": ("TypeError", "output_split_sizes=2", "a list"),
             "sum": ("ValueError", "input_split_sizes=[3, 2]", "4 in all"),
             "scalar": ("ValueError", "no dimension"),
         }.items():

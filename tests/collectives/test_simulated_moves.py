@@ -10,6 +10,7 @@ from tests.collectives.pieces import rows_of, values
 from tests.distributed import run_pooled
 
 CONFIG = {"bits": 4, "bucket_size": 64}
+RANDOM = {**CONFIG, "rounding": "stochastic", "seed": 5}
 
 
 def _moves(rank, size, config):
@@ -25,7 +26,7 @@ def _moves(rank, size, config):
     return x, owed, output
 
 
-@pytest.mark.parametrize("config", [CONFIG, None, {"bits": 16}])
+@pytest.mark.parametrize("config", [CONFIG, None, {"bits": 16}, RANDOM])
 def test_simulations_have_the_bits_of_real_ranks(config):
     size = 3
     found = run_pooled(_moves, size, config)
@@ -36,7 +37,7 @@ def test_simulations_have_the_bits_of_real_ranks(config):
     assert torch.equal(owed, found[1][1])
     rows = rows_of(size, True)
     inputs = [values(r, sum(rows[r]), 50) for r in range(size)]
-    two = torch_cgx.simulate_all_to_all(inputs, config, rows)
+    two = torch_cgx.simulate_all_to_all(inputs, config, rows, sequence=1)
     for rank, (x, _, output) in enumerate(found):
         assert torch.equal(one.outputs[rank], x)
         assert torch.equal(two.outputs[rank], output)
@@ -96,3 +97,22 @@ def test_sizes_and_errors():
 def test_bad_arguments_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def _steps(rank, size):
+    torch_cgx.broadcast(torch.ones(100), config=RANDOM)  # another number of the call
+    x = values(0, 300)
+    torch_cgx.broadcast(x, config=RANDOM, step=7)
+    y = torch.empty(2 * size, 64)
+    torch_cgx.all_to_all_single(y, values(rank, 2 * size, 64), config=RANDOM, step=8)
+    return x, y
+
+
+def test_a_step_keys_the_random_numbers():
+    size = 2
+    found = run_pooled(_steps, size)
+    one = torch_cgx.simulate_broadcast(values(0, 300), size, RANDOM, step=7)
+    inputs = [values(r, 2 * size, 64) for r in range(size)]
+    two = torch_cgx.simulate_all_to_all(inputs, RANDOM, step=8)
+    for rank, (x, y) in enumerate(found):
+        assert torch.equal(x, one.outputs[rank]) and torch.equal(y, two.outputs[rank])

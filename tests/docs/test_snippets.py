@@ -59,9 +59,9 @@ def _run_blocks(rank, world_size, page, blocks):
 
 
 # README: DDP's bucket. Usage: DDP's bucket, three steps with adaptive bits, three with exact zeros,
-# forty that are watched, six explicit calls and ten with error feedback; the new group counts for
-# itself.
-@pytest.mark.parametrize("page, number, calls", [("README.md", 1, 1), ("usage.md", 13, 63)])
+# forty that are watched, eight explicit calls, ten with error feedback and two with gradients; the
+# new group counts for itself.
+@pytest.mark.parametrize("page, number, calls", [("README.md", 1, 1), ("usage.md", 13, 67)])
 def test_blocks_for_two_ranks_run(page, number, calls):
     blocks = code_blocks(PAGES[page], "two ranks")
     assert len(blocks) == number
