@@ -67,7 +67,8 @@ class Broadcast {
     const size_t longest = codec_.encoded_bytes(segment_, dtype_);
     if (near_) make_room(call, *near_comm_, 1, longest);
     if (far_) make_room(call, *far_comm_, static_cast<size_t>(far_->size()), longest);
-    rounds_ = (piece_.values + segment_ - 1) / segment_;
+    // Without values a message goes, too: a rank that expects some learns that none will come.
+    rounds_ = std::max((piece_.values + segment_ - 1) / segment_, size_t{1});
     const bool is_long = piece_.values * size_of(dtype_) >= kDirectFrom;
     direct_ = exact_ && is_long && far_comm_ != nullptr && far_comm_->direct() &&
               !far_comm_->on_device() && !call.identity.checksum;
@@ -76,7 +77,7 @@ class Broadcast {
 
   void run() {
     if (call_.plan.size == 1) call_.stages.add_residual(call_, piece_.data, piece_.values);
-    if (call_.plan.size == 1 || rounds_ == 0) return;
+    if (call_.plan.size == 1) return;
     announce();
     if (direct_) begin_direct();
     for (size_t round = 0; round < rounds_; ++round) {
@@ -157,6 +158,7 @@ class Broadcast {
   }
   size_t value_bytes(size_t round) const { return count(round) * size_of(dtype_); }
   size_t payload(size_t round) const {
+    if (piece_.values == 0) return kNoticeBytes;
     return exact_ ? value_bytes(round) : codec_.encoded_bytes(count(round), dtype_);
   }
   std::byte* at(size_t round) const {
@@ -203,7 +205,9 @@ class Broadcast {
     const size_t bytes = payload(round);
     const std::byte* payload = from != nullptr ? from->receive(source, round) : nullptr;
     const auto write = [&](std::byte* message) {
-      if (payload != nullptr) {
+      if (piece_.values == 0) {
+        if (!call_.stages.on_device()) std::memset(message, 0, bytes);
+      } else if (payload != nullptr) {
         call_.stages.copy(message, payload, bytes);
       } else if (exact_) {
         StageTimer timer(call_.stats.encode_ns, "cgx:encode");
@@ -224,8 +228,8 @@ class Broadcast {
     if (from == nullptr) return;
     if (exact_) {
       StageTimer timer(call_.stats.decode_ns, "cgx:decode");
-      call_.stages.copy(at(round), payload, bytes);
-    } else {
+      call_.stages.copy(at(round), payload, value_bytes(round));
+    } else if (piece_.values > 0) {
       call_.stages.decode_chunk(call_, chunk(round), payload, view(round));
     }
     from->release(source);
