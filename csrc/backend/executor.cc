@@ -193,10 +193,11 @@ void Executor::run_parts(const EngineCall& call, const Deadline& deadline, CallR
   }
   for (const Move& move : call.moves) {
     record.served_by(move.plan, engine.communicator());
-    const uint64_t before = engine.stats().bytes_sent;
+    const Stats& stats = engine.stats_of(move);
+    const uint64_t before = stats.bytes_sent;
     engine.run_move(move, deadline, record.number, residual_of(call.options.residual),
                     call.options.key);
-    record.count_sent(engine.stats().bytes_sent - before);
+    record.count_sent(stats.bytes_sent - before);
   }
   for (const EngineCall::LastCopy& copy : call.copies) copy.to.copy_(copy.from);
 }

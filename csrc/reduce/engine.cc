@@ -87,6 +87,8 @@ void Engine::make_room(const Plan& plan) {
 }
 
 void Engine::dispatch(Call& call, const void* input, void* output) {
+  // Without values the ranks exchange headers all the same: one that has some learns of the others.
+  if (call.plan.values == 0 && !stages_->on_device()) return barrier(call);
   const bool two_levels = call.plan.two_levels;
   switch (call.plan.operation) {
     case Operation::kAllReduce:
@@ -127,6 +129,7 @@ struct Engine::RunOptions {
   bool average;
   const Deadline& deadline;
   std::optional<uint64_t> number;
+  Stats& stats;
   Stats* overhead;
   View residual;
   const std::optional<StepKey>& key;
@@ -136,7 +139,9 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
                  const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead,
                  const Residual& residual, const std::optional<StepKey>& key,
                  const void* const* input_parts) {
-  carry_out(plan, {average, deadline, number, overhead, residual_view(plan, residual), key},
+  Stats& stats = overhead != nullptr ? *overhead : stats_;
+  carry_out(plan,
+            {average, deadline, number, stats, overhead, residual_view(plan, residual), key},
             [&](Call& call) {
               call.input_parts = input_parts;
               if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
@@ -151,7 +156,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
 void Engine::run_move(const Move& move, const Deadline& deadline, std::optional<uint64_t> number,
                       const Residual& residual, const std::optional<StepKey>& key) {
   const View errors{static_cast<std::byte*>(residual.data), 0, residual.dtype};
-  carry_out(*move.plan, {false, deadline, number, nullptr, errors, key},
+  carry_out(*move.plan, {false, deadline, number, stats_of(move), nullptr, errors, key},
             [&](Call& call) { dispatch(call, move); });
 }
 
@@ -166,7 +171,7 @@ void Engine::carry_out(const Plan& plan, const RunOptions& options, const Work& 
   };
   if (auto broken = failure()) throw_failure(*broken, text_of(*broken));
   const uint64_t sequence = sequence_++;
-  Stats& stats = overhead != nullptr ? *overhead : stats_;
+  Stats& stats = options.stats;
   const Running running(running_, state_mutex_, explained_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers

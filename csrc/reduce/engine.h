@@ -139,7 +139,11 @@ class Engine {
   /// For the simulator: makes the next call number `sequence`.
   void set_sequence(uint64_t sequence) { sequence_ = sequence; }
 
+  /// Of reductions, and of everything that is compressed.
   Stats& stats() { return stats_; }
+  /// Of exact moves.
+  Stats& moves() { return moves_; }
+  Stats& stats_of(const Move& move) { return move.plan->compressed ? stats_ : moves_; }
 
   /// What encodes, sums and decodes, in place of HostStages without threads; before the first
   /// run(). ConfigError for stages of a GPU and communicators that do not carry its memory.
@@ -170,7 +174,7 @@ class Engine {
   std::atomic<uint64_t> sequence_{0};
   WorkMemory work_;
   std::unique_ptr<Stages> stages_;
-  Stats stats_;
+  Stats stats_, moves_;
   mutable std::mutex
       state_mutex_;  // guards broken_, and the communicators against abort() during close()
   std::optional<Failure> broken_;  // first cause

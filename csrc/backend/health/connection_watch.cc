@@ -5,14 +5,14 @@
 namespace cgx {
 namespace {
 
+// A message from any rank may be meant to come from the one that is lost.
 bool may_need(const CallRecord& call, int peer) {
-  return !call.shape.point_to_point() || call.shape.root == peer;
+  return !call.shape.point_to_point() || call.shape.op == c10d::OpType::RECVANYSOURCE ||
+         call.shape.root == peer;
 }
 
 bool runs_on_gloo(const CallRecord& call) {
-  // A message from any rank may still come from a rank that lives.
-  return !call.shape.engine && !call.over() && call.state() != CallRecord::State::kScheduled &&
-         call.shape.op != c10d::OpType::RECVANYSOURCE;
+  return !call.shape.engine && !call.over() && call.state() != CallRecord::State::kScheduled;
 }
 
 }  // namespace

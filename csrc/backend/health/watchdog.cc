@@ -396,8 +396,9 @@ void Watchdog::look() {
     broken = engine_->failure();
     for (Engine* engine : {engine_, second_}) {
       if (engine == nullptr) continue;
-      const Stats& stats = engine->stats();
-      moved += stats.bytes_sent + stats.bytes_received;
+      for (const Stats* stats : {&engine->stats(), &engine->moves()}) {
+        moved += stats->bytes_sent + stats->bytes_received;
+      }
     }
   }
   if (broken) return abort_inner();
@@ -410,6 +411,7 @@ void Watchdog::look() {
       if (engine != nullptr) engine->check_wait(now);
     }
   }
+  bool listens = false;
   for (const CallRecordPtr& call : calls) {
     if (call->shape.point_to_point()) continue;
     if (patience_.exhausted(now, !ended_peers(*call).empty(), call->shape.engine)) {
@@ -418,7 +420,14 @@ void Watchdog::look() {
     }
     if (act_on_finding()) return;
     listen_when_quiet(*call, now);
+    listens = true;
     break;  // of the oldest collective: later ones may not have begun
+  }
+  // Nobody but the store says that the group has failed elsewhere to a rank that waits for a message
+  // over Gloo of a rank that lives.
+  if (!listens && !calls.front()->shape.engine) {
+    if (act_on_finding()) return;
+    listen_when_quiet(*calls.front(), now);
   }
   compare_when_stuck(now);
 }

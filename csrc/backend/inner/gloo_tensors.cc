@@ -33,7 +33,8 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_contiguous(), "cgx: a tensor of type ", tensor.scalar_type(),
               " must be contiguous to be moved");
   at::Tensor flat = tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
-  return flat.view({-1}).view(at::kByte);
+  // A view of one value or none may have any stride.
+  return flat.as_strided({flat.numel()}, {1}).view(at::kByte);
 }
 
 Tensors as_bytes(const Tensors& tensors) {
