@@ -24,6 +24,7 @@ def record(rank, world_size, path):
     dist.all_reduce(x)
     dist.broadcast(x.double(), 1)
     dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+    dist.all_reduce(torch.ones(4).to_sparse())
     torch_cgx.dump_flight_record(f"{path}{rank}")
     torch_cgx.dump_flight_record(f"{path}{rank}.json")
     return [e for e in torch_cgx.flight_record()["entries"] if e["profiling_name"][:4] == "cgx:"]
@@ -34,19 +35,20 @@ def test_flight_record(tmp_path):
     for rank, entries in enumerate(results):
         names = [entry["profiling_name"] for entry in entries]
         last = "cgx:recv" if rank else "cgx:send"
-        assert names == ["cgx:all_reduce", "cgx:all_reduce", "cgx:broadcast", last]
-        few, exact, forwarded, alone = entries
-        assert [e["collective_seq_id"] for e in entries] == [1, 2, 3, 0]
+        assert names == ["cgx:all_reduce"] * 2 + ["cgx:broadcast", last, "cgx:all_reduce"]
+        few, exact, moved, alone, sparse = entries
+        assert [e["collective_seq_id"] for e in entries] == [1, 2, 3, 0, 4]
         assert alone["is_p2p"] and alone["p2p_seq_id"] == 1
         assert few["input_sizes"] == few["output_sizes"] == [[4096]]
-        assert few["input_dtypes"] == ["Float"] and forwarded["input_dtypes"] == ["Double"]
+        assert few["input_dtypes"] == ["Float"] and moved["input_dtypes"] == ["Double"]
         assert all(e["state"] == "completed" and e["retired"] for e in entries)
         assert few["bytes_before_compression"] == exact["bytes_before_compression"] == 4096 * 4
         # 4 bits and 8 bytes per bucket of 512, behind a header of 56 bytes.
         assert few["bytes_sent"] == 4096 // 2 + 8 * 8 + 56
         assert exact["bytes_sent"] == 4096 * 4 + 56
         assert "bits=4" in few["way"] and "shm" in few["way"]
-        assert "exact" in exact["way"] and forwarded["way"] == "gloo"
+        assert "exact" in exact["way"] and moved["way"] == "tree over shm, exact"
+        assert alone["way"] == "shm" and sparse["way"] == "gloo"
         times = [e["time_created_ns"] for e in entries]
         assert times == sorted(times)
         assert few["time_created_ns"] <= few["time_discovered_completed_ns"]
@@ -151,7 +153,7 @@ def test_the_log_names_the_communicator_of_a_call_and_the_reason():
     assert re.search(r"one-shot over shm, maxmin bits=4 .*codec: given by the call", text), text
     assert re.search(r"maxmin bits=8 .*codec: compressed: bits=8", text), text
     assert re.search(r"exact: fewer values than min_size=16", text), text
-    assert re.search(r"barrier.*: gloo", text), text
+    assert re.search(r"barrier.*: tree over shm", text), text
     assert "algorithm: inner_reduction=AUTO: two sides" in text
     assert len(lines) == 2 * (1 + 4)
     lines = lines_of({"CGX_LOG": "info"})
