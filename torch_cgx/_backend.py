@@ -69,7 +69,7 @@ def options_from_dict(given: dict[str, Any]) -> _C.Options:
 
 
 def make_inner(store: Store, rank: int, size: int, timeout: timedelta, address: str = "") -> Any:
-    """Creates the inner backend, which runs everything that is not a compressed reduction.
+    """Creates the backend over Gloo, which runs what the engine does not (docs/how_it_works.md).
 
     Collective over the ranks of `store`. address: where this host listens; empty: Gloo chooses.
     """

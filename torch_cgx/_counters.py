@@ -99,8 +99,8 @@ class Counters(Record):
 
 class Stats(Counters):
     """The result of `stats`: the counters of a group since it was made or they were reset, on this
-    rank. Collectives that the inner backend runs (all that the engine does not reduce) are not
-    counted.
+    rank. What an inner backend runs (docs/how_it_works.md) is not counted, nor are sends and
+    receives.
 
     communicator: its name, as in "shm". cuda_communicator: that of CUDA tensors, None before their
     first call. communicators: the counters of each by name. sequence: calls of the engine since the

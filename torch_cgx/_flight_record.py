@@ -21,7 +21,8 @@ def flight_record() -> dict[str, Any]:
     Returns a dict in the format of torch's flight recorder: "version", "pg_config" and "entries",
     one per collective, send or receive, with its sizes, types, state, times in ns since 1970,
     duration in ms and timeout in ms. Entries of cgx also have "way" (algorithm, communicators and
-    codec, or "gloo"), "error" if the call failed, and, if the engine ran the call,
+    codec; "gloo" of what Gloo ran; the communicator of a message over shared memory), "error" if
+    the call failed, and, if the engine ran the call,
     "bytes_before_compression" (of the values) and "bytes_sent" (by this rank, headers included).
     Failed calls have the state "started" and are "retired", as in torch.
 

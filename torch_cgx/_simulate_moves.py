@@ -73,7 +73,8 @@ def simulate_all_to_all(
     """`torch_cgx.all_to_all_single` of inputs[r] of rank r; the inputs are not changed.
 
     inputs: CPU, fp32, fp16 or bf16, of one dtype, of equal shape behind dimension 0.
-    input_split_sizes: [r][p] is the number of rows that rank r sends to rank p; None: equal pieces.
+    input_split_sizes: row r has the numbers of rows that rank r sends to each rank; None: equal
+    pieces.
     residuals: residuals[r] of rank r, read and written. Other arguments as in `simulate_broadcast`.
     """
     inputs = list_of("inputs", inputs, "a list of one torch.Tensor per rank")

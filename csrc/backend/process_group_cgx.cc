@@ -36,13 +36,14 @@ std::unique_ptr<Autotuner> make_autotuner(const GroupContext& group, Engine& eng
   return std::make_unique<Autotuner>(engine, make_codec("bf16"), std::move(log));
 }
 
-void log_group(const GroupContext& group, const Engine& engine, const CodecPolicy& policy) {
+void log_group(const GroupContext& group, const Engine& engine, const CodecPolicy& policy,
+               bool has_gloo) {
   const int hosts = engine.topology().host_count();
   log_line(str_of(group.title(), "torch_cgx ", kVersion, ", SIMD level ", cpu_level(), ", ",
                   policy.describe(), "; communicator ", engine.communicator(), ", ", hosts,
                   hosts == 1 ? " host" : " hosts", ", reductions inner ",
                   group.config.intra_reduction, ", cross ", group.config.cross_reduction,
-                  ", everything else over gloo"));
+                  has_gloo ? ", with an inner gloo" : ", an inner gloo when a call needs it"));
 }
 
 }  // namespace
@@ -101,7 +102,9 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
   if (shared) {
     mail_ = std::make_unique<MailRoom>(group_, *executor_, coalescing_, std::move(shared), carrier);
   }
-  if (group_.logs(LogLevel::kInfo)) log_group(group_, *engine_, *policy_);
+  if (group_.logs(LogLevel::kInfo)) {
+    log_group(group_, *engine_, *policy_, inner_->connections() != nullptr);
+  }
   group_.watchdog->attach(engine_.get(), inner_->connections());
 }
 

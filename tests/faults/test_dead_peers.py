@@ -251,7 +251,8 @@ KINDS = ["broadcast", "all_gather", "int all_reduce", "barrier", "recv"]
 @pytest.mark.parametrize("hosts", ["aaaa", "aabb"])
 def test_a_rank_killed_in_collectives_of_the_inner_backend(hosts):
     env = [{"CGX_HOST_ID": host} for host in hosts]
-    kinds = KINDS if hosts == "aaaa" else KINDS[:3]
+    # Between hosts the source of a short broadcast waits for nobody.
+    kinds = KINDS if hosts == "aaaa" else KINDS[1:3]
     (worst,) = run_pooled(kill_in_forwarded, 1, env, kinds, backend=None, timeout=120)
     limit = ONE_HOST if hosts == "aaaa" else ACROSS
     print(f"{hosts}: the last error after {worst:.2f} s at most")

@@ -24,6 +24,7 @@ def record(rank, world_size, path):
     dist.all_reduce(x)
     dist.broadcast(x.double(), 1)
     dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+    dist.all_reduce(torch.ones(4).to_sparse())
     torch_cgx.dump_flight_record(f"{path}{rank}")
     torch_cgx.dump_flight_record(f"{path}{rank}.json")
     return [e for e in torch_cgx.flight_record()["entries"] if e["profiling_name"][:4] == "cgx:"]
@@ -34,9 +35,9 @@ def test_flight_record(tmp_path):
     for rank, entries in enumerate(results):
         names = [entry["profiling_name"] for entry in entries]
         last = "cgx:recv" if rank else "cgx:send"
-        assert names == ["cgx:all_reduce", "cgx:all_reduce", "cgx:broadcast", last]
-        few, exact, moved, alone = entries
-        assert [e["collective_seq_id"] for e in entries] == [1, 2, 3, 0]
+        assert names == ["cgx:all_reduce"] * 2 + ["cgx:broadcast", last, "cgx:all_reduce"]
+        few, exact, moved, alone, sparse = entries
+        assert [e["collective_seq_id"] for e in entries] == [1, 2, 3, 0, 4]
         assert alone["is_p2p"] and alone["p2p_seq_id"] == 1
         assert few["input_sizes"] == few["output_sizes"] == [[4096]]
         assert few["input_dtypes"] == ["Float"] and moved["input_dtypes"] == ["Double"]
@@ -47,12 +48,15 @@ def test_flight_record(tmp_path):
         assert exact["bytes_sent"] == 4096 * 4 + 56
         assert "bits=4" in few["way"] and "shm" in few["way"]
         assert "exact" in exact["way"] and moved["way"] == "tree over shm, exact"
+        assert alone["way"] == "shm" and sparse["way"] == "gloo"
         times = [e["time_created_ns"] for e in entries]
         assert times == sorted(times)
         assert few["time_created_ns"] <= few["time_discovered_completed_ns"]
         pickled = pickle.loads((tmp_path / f"trace_{rank}").read_bytes())
         written = json.loads((tmp_path / f"trace_{rank}.json").read_text())
         assert pickled["version"] == written["version"] == "2.10"
+        # torch's own record of what gloo did stands beside it
+        assert any(e["profiling_name"].startswith("gloo:") for e in written["entries"])
 
 
 def failing(rank, world_size):

@@ -99,7 +99,12 @@ def test_parts_of_the_backend_do_not_include_each_other():
     assert _circle(includes) is None
     # The group is made of parts that do not know it.
     group = {part for part, found in includes.items() if "backend/process_group_cgx" in found}
-    assert group == {"backend/reductions", "backend/forward"}
+    assert group == {
+        "backend/reductions",
+        "backend/forward",
+        "backend/encoded_moves",
+        "backend/p2p/point_to_point",
+    }
 
 
 def test_test_machinery_is_not_in_the_shipped_module(monkeypatch):
