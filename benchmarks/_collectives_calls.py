@@ -247,11 +247,6 @@ def sizes_of(operation: str, sizes: list[int]) -> list[int]:
     return sizes
 
 
-def can_run(operation: str) -> bool:
-    """Whether this torch_cgx has it."""
-    return operation != COMPRESSED or hasattr(torch_cgx, "all_to_all_single")
-
-
 # ---- the same results on all groups
 
 _PERIOD = 251  # of the values: they and their sums are exact in every dtype

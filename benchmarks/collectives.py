@@ -173,7 +173,7 @@ def sizes_between(plan: Plan, place: Row) -> list[int]:
 
 
 def between(plan: Plan, found: Found) -> None:
-    operations = [name for name in plan.operations if calls.can_run(name)]
+    operations = list(plan.operations)
     for context in all_hosts(plan):
         with context as where:
             job = plan.job(operations, sizes_between(plan, where[0]))

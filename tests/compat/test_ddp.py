@@ -72,7 +72,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_options(case):
     make, options = CASES[case]
-    same_as_gloo(_options, 2, make, options, engine=case != "fp64")
+    same_as_gloo(_options, 2, make, options)
 
 
 def test_three_ranks():

@@ -74,7 +74,8 @@ def _gradients(rank, world_size):
         "all_to_all": lambda x: funcol.all_to_all_single_autograd(x, None, None, group),
         "nn all_reduce": lambda x: dist_nn.all_reduce(x.clone(), group=group),
         "nn broadcast": lambda x: dist_nn.broadcast(x.clone(), 0, group),
-        "nn reduce": lambda x: dist_nn.reduce(x.clone(), 0, group=group),
+        # Only the root has a result.
+        "nn reduce": lambda x: dist_nn.reduce(x.clone(), 0, group=group) * float(rank == 0),
         "nn all_gather": lambda x: torch.cat(dist_nn.all_gather(x, group)),
         "nn gather": lambda x: torch.cat(dist_nn.gather(x, 0, group)),
         "nn scatter": lambda x: dist_nn.scatter([x * r for r in range(n)], 0, group),

@@ -83,8 +83,8 @@ def test_gpt_with_bits_per_layer() -> None:
     )
     check(adaptive, "cgx", 3, 6)
     assert adaptive["adaptive"] and not uniform["adaptive"]
-    # As many bytes at most; the all-reduces of errors at steps 2 and 4 are small.
-    assert adaptive["bytes_sent_per_step"] <= 1.01 * uniform["bytes_sent_per_step"]
+    # As many bytes at most; the all-reduces of errors and of bits at steps 2 and 4 are small.
+    assert adaptive["bytes_sent_per_step"] <= 1.02 * uniform["bytes_sent_per_step"]
     assert adaptive["weights_sha256"] != uniform["weights_sha256"]
 
 

@@ -84,7 +84,7 @@ def _bytes(rank, world_size, gradients, weights):
 
 def test_bytes_of_a_step():
     """Of two ranks each sends its half of every buffer, encoded; blocks are gathered twice. The
-    exact parts are gloo's, which counts nothing.
+    exact parameters are gathered exactly, which counts elsewhere.
     """
     ((sent, messages), _) = run_pooled(_bytes, 2, GRADIENTS, WEIGHTS)
     block, root = 2 * 64 * 128, 32 * 64
@@ -93,8 +93,10 @@ def test_bytes_of_a_step():
         half = unit // 2
         expected += half * BITS // 8 + 8 * half // BUCKET
         expected += gathers * (half + 8 * half // BUCKET)
-    assert messages == 3 + 5
-    assert 0 <= sent - expected <= 64 * messages, (sent, expected)
+    # The three reduce-scatters of what is exact: biases and norms, of a few hundred values.
+    exact = 3
+    assert messages == 3 + 5 + exact
+    assert 0 <= sent - expected <= 64 * messages + exact * 1024, (sent, expected)
 
 
 # ---- replicas
