@@ -40,6 +40,21 @@ class Running {
   std::condition_variable& over_;
 };
 
+// Encoded values are looked at before anything is sent, as in other compressed calls; exact ones
+// only move.
+void check_given(Call& call, const Move& move) {
+  if (!move.plan->compressed && call.residual.base == nullptr) return;
+  const View residual = call.residual;
+  for (const std::optional<Piece>& piece : move.gives) {
+    if (!piece) continue;
+    if (residual.base != nullptr) {
+      call.residual.base = residual.base + piece->first * size_of(residual.dtype);
+    }
+    call.stages.check_input(call, piece->data, piece->values);
+  }
+  call.residual = residual;
+}
+
 }  // namespace
 
 Engine::Engine(Communicators communicators, EngineOptions options, Explain explain)
@@ -108,6 +123,7 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
 }
 
 void Engine::dispatch(Call& call, const Move& move) {
+  check_given(call, move);
   switch (move.plan->operation) {
     case Operation::kBroadcast:
       return broadcast(call, move, options_);

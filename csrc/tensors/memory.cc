@@ -35,10 +35,24 @@ bool elements_share_memory(const at::Tensor& tensor) {
   return false;
 }
 
+// The storage is as long as the values need; `head` and `what` begin the error.
+void check_bytes(const char* head, const char* what, const at::Tensor& tensor) {
+  if (!has_strides(tensor) || !tensor.has_storage() || tensor._is_zerotensor()) return;
+  if (tensor.numel() == 0 || tensor.is_meta()) return;
+  const size_t held = tensor.storage().nbytes();
+  const size_t needed =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                       static_cast<size_t>(tensor.storage_offset()));
+  TORCH_CHECK_VALUE(needed <= held, head, what, " of shape ", tensor.sizes(),
+                    " has values up to byte ", needed, " of its storage, which was resized to ",
+                    held, " bytes, as FSDP does to free parameters");
+}
+
 }  // namespace
 
 at::Tensor readable(const at::Tensor& tensor) {
   if (!has_strides(tensor)) return tensor;
+  check_bytes("cgx: ", "a tensor", tensor);
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
   return tensor.resolve_conj().resolve_neg().contiguous();
@@ -69,6 +83,7 @@ void check_writable(const char* what, const at::Tensor& tensor, bool lazy) {
   TORCH_CHECK_VALUE(!elements_share_memory(tensor), "cgx: ", what, " into a tensor of shape ",
                     tensor.sizes(), " and strides ", tensor.strides(),
                     " whose elements share memory (an expanded tensor); clone() it");
+  check_bytes("cgx: an output of ", what, tensor);
   TORCH_CHECK_VALUE(!lazy || !(tensor.is_neg() || tensor.is_conj()), "cgx: ", what,
                     " into a lazily ", tensor.is_neg() ? "negated" : "conjugated",
                     " view of shape ", tensor.sizes(), "; use its resolve_neg() or resolve_conj()");
@@ -82,17 +97,7 @@ void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>
   for (const std::vector<at::Tensor>& list : lists) check_writable(what, list);
 }
 
-void check_storage(const char* what, const at::Tensor& tensor) {
-  if (!has_strides(tensor) || !tensor.has_storage() || tensor._is_zerotensor()) return;
-  if (tensor.numel() == 0 || tensor.is_meta()) return;
-  const size_t held = tensor.storage().nbytes();
-  const size_t needed =
-      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
-                                       static_cast<size_t>(tensor.storage_offset()));
-  TORCH_CHECK_VALUE(needed <= held, what, " of shape ", tensor.sizes(), " has values up to byte ",
-                    needed, " of its storage, which was resized to ", held,
-                    " bytes, as FSDP does to free parameters");
-}
+void check_storage(const char* what, const at::Tensor& tensor) { check_bytes("", what, tensor); }
 
 std::byte* host_bytes(const char* what, const at::Tensor& tensor, size_t each, size_t first,
                       size_t values) {

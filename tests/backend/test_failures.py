@@ -6,6 +6,8 @@ import datetime
 import gc
 import os
 import re
+import select
+import signal
 import time
 
 import pytest
@@ -133,6 +135,53 @@ def forked(rank, world_size):
 
 def test_a_forked_child_cannot_use_its_parents_group():
     assert all("forked child cannot use it" in text for text in run_pooled(forked, 2))
+
+
+def forked_in_the_middle(rank: int, world_size: int) -> list[str]:
+    texts = []
+    other, x = 1 - rank, torch.ones(10)
+    calls = {
+        "engine": lambda: dist.all_gather([torch.zeros(10), torch.zeros(10)], x, async_op=True),
+        "message": lambda: dist.irecv(torch.zeros(10), other),
+    }
+    for name, call in calls.items():
+        work = call() if rank == 0 else None
+        if work is not None:
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    work.wait()
+                    os.write(writer, b"no error")
+                except RuntimeError as error:
+                    os.write(writer, str(error).encode())
+                finally:
+                    os._exit(0)
+            os.close(writer)
+            if select.select([reader], [], [], 10)[0]:
+                texts.append(os.read(reader, 1000).decode())
+            else:
+                os.kill(child, signal.SIGKILL)
+                texts.append(f"{name}: the child waits")
+            os.waitpid(child, 0)
+            os.close(reader)
+            store().set(f"forked/{name}", "done")
+            work.wait()
+        else:
+            store().wait([f"forked/{name}"])
+            if name == "engine":
+                call().wait()
+            else:
+                dist.send(x, other)
+    return texts
+
+
+@pytest.mark.parametrize("hosts", ["aa", "ab"])
+def test_a_forked_child_cannot_wait_for_a_call_of_its_parent(hosts):
+    env = [{"CGX_HOST_ID": host} for host in hosts]
+    texts = run_pooled(forked_in_the_middle, 2, env=env)[0]
+    assert len(texts) == 2
+    assert all("forked child cannot use it" in text for text in texts), texts
 
 
 def dropped_in_a_child(rank, world_size, destroyed):

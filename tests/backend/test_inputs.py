@@ -377,3 +377,46 @@ def outputs(rank: int, size: int) -> None:
 
 def test_outputs_whose_elements_share_memory_are_refused():
     run_pooled(outputs, 2)
+
+
+def freed(rank: int, size: int) -> None:
+    """Tensors whose memory was given back, as FSDP does: an error on each rank, no crash."""
+    x, whole = torch.ones(N), torch.ones(N * size)
+    gone, large = torch.ones(N), torch.ones(N * size)
+    part = torch.ones(2 * N)[N:]
+    for tensor in (gone, large):
+        tensor.untyped_storage().resize_(0)
+    part.untyped_storage().resize_(N * part.itemsize)
+    parts, root = [x.clone() for _ in range(size)], rank == 0
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(gone),
+        "all_reduce max": lambda: dist.all_reduce(part, op=dist.ReduceOp.MAX),
+        "all_reduce config": lambda: torch_cgx.all_reduce(gone, config=EIGHT),
+        "reduce": lambda: dist.reduce(gone, 0),
+        "broadcast": lambda: dist.broadcast(part, 0),
+        "broadcast config": lambda: torch_cgx.broadcast(gone, 0, config=EIGHT),
+        "all_gather": lambda: dist.all_gather(parts, gone),
+        "all_gather out": lambda: dist.all_gather([gone] * size, x),
+        "all_gather single": lambda: dist.all_gather_single(whole, part),
+        "all_gather single out": lambda: dist.all_gather_single(large, x),
+        "gather": lambda: dist.gather(gone, parts if root else None, 0),
+        "scatter": lambda: dist.scatter(gone, parts if root else None, 0),
+        "reduce_scatter": lambda: dist.reduce_scatter(x, [gone] * size),
+        "reduce_scatter single": lambda: dist.reduce_scatter_single(x, large),
+        "reduce_scatter out": lambda: dist.reduce_scatter_single(gone, whole),
+        "all_to_all": lambda: dist.all_to_all(parts, [gone] * size),
+        "all_to_all single": lambda: dist.all_to_all_single(gone, x),
+        "send": lambda: dist.send(gone, 1 - rank),
+        "recv": lambda: dist.recv(part, 1 - rank),
+    }
+    for name, call in calls.items():
+        print(name, flush=True)  # what a crash leaves in the log
+        with pytest.raises(ValueError, match="its storage, which was resized"):
+            call()
+    dist.all_reduce(x)
+    assert torch.all(x == size)
+
+
+@pytest.mark.parametrize("hosts", ["aa", "ab"])
+def test_tensors_without_memory_are_refused(hosts):
+    run_pooled(freed, 2, env=[{"CGX_HOST_ID": host} for host in hosts])

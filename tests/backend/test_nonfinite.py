@@ -142,3 +142,45 @@ def test_they_raise_on_every_rank(hosts):
     env = [{"CGX_HOST_ID": host} for host in hosts]
     results = run_pooled(refuse, len(hosts), env=env, timeout=90)
     assert set(results) == {len(VALUES) * len(DTYPES) * len(hosts) * (7 * 3 + 1)}
+
+
+def moves(rank: int, size: int) -> None:
+    """Encoded moves look at what they encode; exact ones move any bits."""
+    group = dist.new_group(pg_options=torch_cgx.Options(nonfinite="raise"))
+    for value, source, n in itertools.product(VALUES, range(size), (N, 200_000)):
+        bad = torch.ones(n // size * size)
+        if rank == source:
+            bad[-1] = value
+        kw = {"group": group, "config": {"bits": 4, "bucket_size": BUCKET}}
+        residual = torch.zeros(len(bad))
+        if rank == source:
+            residual[-1] = value
+        for call in (
+            lambda x=bad, s=source, kw=kw: torch_cgx.broadcast(x.clone(), s, **kw),
+            lambda x=bad, kw=kw: torch_cgx.all_to_all_single(torch.empty_like(x), x, **kw),
+            lambda x=bad, r=residual, kw=kw: torch_cgx.all_to_all_single(
+                torch.empty_like(x), torch.ones_like(x), residual=r, **kw
+            ),
+        ):
+            with pytest.raises(torch_cgx.NonFiniteError):
+                call()
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64):
+        x = torch.full((N,), VALUES[1]).to(dtype)
+        parts = [torch.zeros_like(x) for _ in range(size)]
+        whole = torch.zeros(N * size, dtype=dtype)
+        dist.broadcast(x.clone(), 0, group=group)
+        dist.all_gather(parts, x, group=group)
+        dist.all_gather_single(whole, x, group=group)
+        dist.all_to_all(parts, [x] * size, group=group)
+        dist.gather(x, parts if rank == 0 else None, 0, group=group)
+        dist.scatter(parts[0], [x] * size if rank == 0 else None, 0, group=group)
+        assert whole.isinf().all() and all(part.isinf().all() for part in parts)
+    x = torch.ones(N)
+    dist.all_reduce(x, group=group)
+    assert torch.all(x == size), "the group goes on"
+
+
+@pytest.mark.parametrize("hosts", ["aaa", "ab", "aab"])
+def test_encoded_moves_raise_on_every_rank_and_exact_ones_never(hosts):
+    env = [{"CGX_HOST_ID": host} for host in hosts]
+    run_pooled(moves, len(hosts), env=env)

@@ -146,6 +146,7 @@ bool ForwardedWork::wait_for_inner(milliseconds timeout) {
 }
 
 bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
+  if (!inner_->isCompleted()) watchdog_->check_process(*record_);
   bool done = false;
   try {
     done = wait_for_inner(timeout);

@@ -110,6 +110,9 @@ float EngineWork::getDuration() const {
 }
 
 bool EngineWork::wait(std::chrono::milliseconds timeout) {
+  // The thread that would end it has stayed in the parent.
+  TORCH_CHECK(process_ == process_token() || Work::isCompleted(), "cgx: ", record_->title().text(),
+              ": the work belongs to the parent of this process; a forked child cannot use it");
   try {
     const bool done = Work::wait(timeout);
     synchronize();

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 
 #include "backend/gpu/call.h"
 #include "backend/work/call_record.h"
 #include "backend/work/task_queue.h"
 #include "backend/work/works.h"
+#include "comm/process_token.h"
 
 namespace cgx {
 
@@ -44,6 +46,7 @@ class EngineWork : public c10d::Work {
  private:
   using Clock = std::chrono::steady_clock;
 
+  const uint64_t process_ = process_token();
   const CallRecordPtr record_;
   const Tensors outputs_;
   const std::shared_ptr<TaskQueue> callbacks_;

@@ -128,7 +128,10 @@ void all_gather(Call& call, const void* input, void* output) {
   const View in{static_cast<std::byte*>(const_cast<void*>(input)), shard * rank, dtype, false,
                 true};
   const View out{static_cast<std::byte*>(output), 0, dtype};
-  call.stages.check_input(call, input, shard);
+  // Exact values only move.
+  if (call.plan.compressed || call.residual.base != nullptr) {
+    call.stages.check_input(call, input, shard);
+  }
   auto chunk = [&](size_t round, int p) -> const Chunk& {
     return shard_of(call, round).chunks[static_cast<size_t>(p)];
   };
