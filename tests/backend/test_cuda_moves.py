@@ -208,8 +208,7 @@ def on_different_devices(rank, size, used_before):
             dist.broadcast(torch.ones(10, device=device), 0)
     x = torch.ones(3000, device="cuda" if rank == 0 else "cpu")
     with pytest.raises(torch_cgx.MismatchError, match="disagree") as refused:
-        dist.broadcast(x, 0)
-        dist.broadcast(x, 0)
+        dist.all_gather([torch.empty_like(x) for _ in range(size)], x)
     return str(refused.value)
 
 
