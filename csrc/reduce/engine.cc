@@ -136,16 +136,17 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
                  const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead,
                  const Residual& residual, const std::optional<StepKey>& key,
                  const void* const* input_parts) {
-  carry_out(plan, {average, deadline, number, overhead, residual_view(plan, residual), key},
-            [&](Call& call) {
-              call.input_parts = input_parts;
-              if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
-                stages_->copy(output, input, plan.values * size_of(plan.dtype));
-              }
-              if (size_ == 1) stages_->add_residual(call, output, plan.values);
-              make_room(plan);
-              dispatch(call, input, output);
-            });
+  carry_out(
+      plan, {average, deadline, number, overhead, residual_view(plan, residual), key},
+      [&](Call& call) {
+        call.input_parts = input_parts;
+        if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
+          stages_->copy(output, input, plan.values * size_of(plan.dtype));
+        }
+        if (size_ == 1) stages_->add_residual(call, output, plan.values);
+        make_room(plan);
+        dispatch(call, input, output);
+      });
 }
 
 void Engine::run_move(const Move& move, const Deadline& deadline, std::optional<uint64_t> number,
@@ -170,12 +171,8 @@ void Engine::carry_out(const Plan& plan, const RunOptions& options, const Work& 
   const Running running(running_, state_mutex_, explained_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
-    CallIdentity identity{&plan,
-                          sequence,
-                          options.average,
-                          rank_,
-                          options_.checksum,
-                          options_.tell_hashes,
+    CallIdentity identity{&plan,      sequence,          options.average,
+                          rank_,      options_.checksum, options_.tell_hashes,
                           options.key};
     Call call{{communicators_.intra.get(), communicators_.cross.get(), communicators_.mesh.get()},
               topology(),
