@@ -383,6 +383,7 @@ class ProcessGroupCGX(Backend):
         step: int | None = None,
         tensor_number: int = 0,
     ) -> dist.Work: ...
+    def moves_encoded(self, tensor: torch.Tensor) -> bool: ...
     def broadcast_codec(
         self,
         tensor: torch.Tensor,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_cgx import _C, _feedback, _in_bytes
+from torch_cgx import _feedback, _in_bytes
 from torch_cgx._arguments import (
     check_async_op,
     check_residual,
@@ -67,7 +67,7 @@ def broadcast(
         return dist.broadcast(tensor, None, group_, async_op, group_src=root)
     if residual is not None:
         _feedback.check("broadcast", residual, tensor, codec)
-    if _has_engine(codec, tensor):
+    if codec is not None and backend.moves_encoded(tensor):
         key = key_of(backend, step)
         work = backend.broadcast_codec(tensor, root, codec, async_op, residual=residual, **key)
     else:
@@ -131,7 +131,7 @@ def all_to_all_single(
         )
     if residual is not None:
         _feedback.check("all_to_all_single", residual, input, codec, output)
-    if _has_engine(codec, input):
+    if codec is not None and backend.moves_encoded(input):
         rows_out, rows_in = (
             [] if sizes is None else list(sizes)
             for sizes in (output_split_sizes, input_split_sizes)
@@ -151,11 +151,6 @@ def all_to_all_single(
             (output, received), (input, sent), group_, backend, codec, residual, step
         )
     return finish(work, async_op)
-
-
-def _has_engine(codec: _C.Codec | None, tensor: torch.Tensor) -> bool:
-    """Whether the engine encodes these values; else they travel as bytes, or exactly."""
-    return codec is not None and tensor.device.type == "cpu"
 
 
 def _pieces(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, ranks: int) -> list[int]:

@@ -1,5 +1,5 @@
-"""Compressed broadcasts and all-to-alls of tensors that the engine does not move, such as those of
-a GPU: each piece becomes a message (torch_cgx/_message.py), and the group carries its bytes.
+"""Compressed broadcasts and all-to-alls of tensors that the engine does not move, as a GPU's over
+NCCL: each piece becomes a message (torch_cgx/_message.py), and the group carries its bytes.
 """
 
 from __future__ import annotations

@@ -12,16 +12,19 @@ std::string origin_of(const CallOptions& call) {
   return call.chosen_by.empty() ? "given by the call" : "chosen by " + call.chosen_by;
 }
 
-// The engine encodes tensors of the host only, of the types that codecs take.
-void check_encodable(const char* what, const at::Tensor& tensor) {
-  const bool fits = MoveCalls::serves(tensor) && codec_type(tensor.scalar_type()).has_value();
-  TORCH_CHECK_VALUE(fits, "cgx: a compressed ", what, ", or one with a residual, was asked for a ",
-                    tensor.scalar_type(), " tensor on ", tensor.device(),
-                    "; it takes float32, float16 and bfloat16 tensors on the CPU. ",
-                    "Use an exact collective");
+void check_encodable(const char* what, const at::Tensor& tensor, bool fits) {
+  TORCH_CHECK_VALUE(
+      fits, "cgx: a compressed ", what, ", or one with a residual, was asked for a ",
+      tensor.scalar_type(), " tensor on ", tensor.device(),
+      "; it takes float32, float16 and bfloat16 tensors on the CPU, and on CUDA in a ",
+      "group on one level without NCCL. Use an exact collective");
 }
 
 }  // namespace
+
+bool ProcessGroupCGX::moves_encoded(const at::Tensor& tensor) const {
+  return move_calls_->serves(tensor) && codec_type(tensor.scalar_type()).has_value();
+}
 
 WorkPtr ProcessGroupCGX::broadcast_codec(at::Tensor tensor, int64_t root,
                                          const std::shared_ptr<const Codec>& codec,
@@ -36,7 +39,7 @@ WorkPtr ProcessGroupCGX::broadcast_codec(at::Tensor tensor, int64_t root,
     return broadcast(one, opts);
   }
   executor_->check_usable("broadcast");
-  check_encodable("broadcast", tensor);
+  check_encodable("broadcast", tensor, moves_encoded(tensor));
   const auto used = codec ? policy_->allowed_in_group(codec) : raw_codec();
   check_residual("broadcast", call.residual, tensor, tensor,
                  {{static_cast<size_t>(tensor.numel()), used}});
@@ -56,7 +59,9 @@ WorkPtr ProcessGroupCGX::all_to_all_codec(at::Tensor output, at::Tensor input,
     return alltoall_base(output, input, output_splits, input_splits, opts);
   }
   executor_->check_usable("all_to_all_single");
-  for (const at::Tensor& tensor : {input, output}) check_encodable("all_to_all_single", tensor);
+  for (const at::Tensor& tensor : {input, output}) {
+    check_encodable("all_to_all_single", tensor, moves_encoded(tensor));
+  }
   const auto used = codec ? policy_->allowed_in_group(codec) : raw_codec();
   check_residual("all_to_all_single", call.residual, input, output,
                  {{static_cast<size_t>(input.numel()), used}});

@@ -2,14 +2,13 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/mul.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "backend/gpu/checks.h"
 #include "backend/residual_check.h"
 #include "tensors/dtypes.h"
-#include "tensors/gpu/stream.h"
 #include "tensors/memory.h"
 
 namespace cgx {
@@ -45,18 +44,6 @@ void check_shards(const char* what, const at::Tensor& input, const at::Tensor& o
   TORCH_CHECK_VALUE(whole.numel() == shard.numel() * size, "cgx: ", what, " on ", size,
                     " ranks: input has ", input.numel(), " values, output has ", output.numel(),
                     "; the ", gathers ? "output" : "input", " must have ", size, " times as many");
-}
-
-void check_same_device(const char* what, const at::Tensor& one, const at::Tensor& other) {
-  TORCH_CHECK_VALUE(one.device() == other.device(), "cgx: ", what, " of tensors on ", one.device(),
-                    " and ", other.device(), "; they must be on the same device");
-}
-
-void refuse_in_capture(const char* what, const at::Tensor& tensor) {
-  if (!tensor.is_cuda()) return;
-  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
-  refuse_capture(guard.getStream(tensor.device()), what,
-                 "numbers of calls, deadlines and checks of the peers belong to");
 }
 
 // The engine's name for the op; AVG divides, PREMUL_SUM multiplies before.

@@ -97,7 +97,7 @@ WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& 
 
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   executor_->check_usable("broadcast");
-  if (tensors.size() == 1 && MoveCalls::serves(tensors)) {
+  if (tensors.size() == 1 && move_calls_->serves(tensors)) {
     return executor_->run(move_calls_->broadcast(tensors.front(), opts.rootRank, raw_codec(),
                                                  {opts.timeout, opts.asyncOp}, ""));
   }
@@ -132,7 +132,7 @@ WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& input
   executor_->check_usable("all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1, "cgx: all_gather: expected one list of outputs");
   const at::Tensor& input = single("all_gather", inputs);
-  if (MoveCalls::serves(input) && MoveCalls::serves(outputs.front())) {
+  if (move_calls_->serves(input) && move_calls_->serves(outputs.front())) {
     return executor_->run(
         move_calls_->all_gather(outputs.front(), input, {opts.timeout, opts.asyncOp}));
   }
@@ -152,7 +152,7 @@ WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& input
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
                                             const c10d::AllgatherOptions& opts) {
-  if (MoveCalls::serves({input, output})) {
+  if (move_calls_->serves({input, output})) {
     return executor_->run(
         move_calls_->all_gather_single(output, input, {opts.timeout, opts.asyncOp}));
   }
@@ -172,7 +172,7 @@ WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& inpu
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const c10d::AllgatherOptions& opts) {
   executor_->check_usable("all_gather_coalesced");
-  if (MoveCalls::serves(inputs) && MoveCalls::serves(flatten(outputs))) {
+  if (move_calls_->serves(inputs) && move_calls_->serves(flatten(outputs))) {
     return executor_->run(
         move_calls_->all_gather_coalesced(outputs, inputs, {opts.timeout, opts.asyncOp}));
   }
@@ -200,9 +200,10 @@ WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                 const c10d::GatherOptions& opts) {
   executor_->check_usable("gather");
   const Tensors list = flatten(outputs);
-  if (MoveCalls::serves(single("gather", inputs)) && (list.empty() || MoveCalls::serves(list))) {
-    return executor_->run(move_calls_->gather(outputs, inputs.front(), opts.rootRank,
-                                              {opts.timeout, opts.asyncOp}));
+  if (move_calls_->serves(single("gather", inputs)) &&
+      (list.empty() || move_calls_->serves(list))) {
+    return executor_->run(
+        move_calls_->gather(outputs, inputs.front(), opts.rootRank, {opts.timeout, opts.asyncOp}));
   }
   check_root("gather", opts.rootRank, group_.size);
   check_lists("gather", "outputs", outputs, group_.rank, opts.rootRank, group_.size);
@@ -224,9 +225,10 @@ WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                  const c10d::ScatterOptions& opts) {
   executor_->check_usable("scatter");
   const Tensors list = flatten(inputs);
-  if (MoveCalls::serves(single("scatter", outputs)) && (list.empty() || MoveCalls::serves(list))) {
-    return executor_->run(move_calls_->scatter(outputs.front(), inputs, opts.rootRank,
-                                               {opts.timeout, opts.asyncOp}));
+  if (move_calls_->serves(single("scatter", outputs)) &&
+      (list.empty() || move_calls_->serves(list))) {
+    return executor_->run(
+        move_calls_->scatter(outputs.front(), inputs, opts.rootRank, {opts.timeout, opts.asyncOp}));
   }
   check_root("scatter", opts.rootRank, group_.size);
   check_lists("scatter", "inputs", inputs, group_.rank, opts.rootRank, group_.size);
@@ -288,10 +290,9 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                                        std::vector<int64_t>& input_splits,
                                        const c10d::AllToAllOptions& opts) {
   executor_->check_usable("all_to_all_single");
-  if (MoveCalls::serves({output, input})) {
-    return executor_->run(move_calls_->all_to_all_single(output, input, output_splits, input_splits,
-                                                         raw_codec(),
-                                                         {opts.timeout, opts.asyncOp}, ""));
+  if (move_calls_->serves({output, input})) {
+    return executor_->run(move_calls_->all_to_all_single(
+        output, input, output_splits, input_splits, raw_codec(), {opts.timeout, opts.asyncOp}, ""));
   }
   check_same_type("all_to_all_single", {output}, input);
   check_writable("all_to_all_single", output);
@@ -308,9 +309,8 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
 WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
   executor_->check_usable("all_to_all");
-  if (MoveCalls::serves(outputs) && MoveCalls::serves(inputs)) {
-    return executor_->run(
-        move_calls_->all_to_all(outputs, inputs, {opts.timeout, opts.asyncOp}));
+  if (move_calls_->serves(outputs) && move_calls_->serves(inputs)) {
+    return executor_->run(move_calls_->all_to_all(outputs, inputs, {opts.timeout, opts.asyncOp}));
   }
   check_list("all_to_all", "inputs", inputs.size(), static_cast<size_t>(group_.size));
   check_list("all_to_all", "outputs", outputs.size(), static_cast<size_t>(group_.size));

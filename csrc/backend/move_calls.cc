@@ -3,98 +3,15 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "backend/inner/gloo_tensors.h"
-#include "tensors/dtypes.h"
+#include "backend/move_builder.h"
 #include "tensors/memory.h"
 
 namespace cgx {
 namespace {
-
-// The type as which values are moved: bytes, if the engine has no name for it.
-DType moved_as(const at::Tensor& tensor) {
-  return dtype_of(tensor.scalar_type()).value_or(DType::kUInt8);
-}
-
-size_t values_in(const at::Tensor& tensor) {
-  const auto values = static_cast<size_t>(tensor.numel());
-  return dtype_of(tensor.scalar_type()) ? values : values * tensor.element_size();
-}
-
-// `first`: place of its values in the call's input.
-Piece piece_of(const at::Tensor& tensor, size_t first = 0) {
-  return {static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr())), values_in(tensor),
-          first};
-}
-
-// The values of a dense tensor, in equal parts.
-Piece part_of(const at::Tensor& tensor, int part, int parts) {
-  Piece piece = piece_of(tensor);
-  piece.values /= static_cast<size_t>(parts);
-  piece.first = static_cast<size_t>(part) * piece.values;
-  piece.data += piece.first * size_of(moved_as(tensor));
-  return piece;
-}
-
-// A call that is being put together, with one move so far.
-class Builder {
- public:
-  Builder(c10d::OpType op, const char* title, const at::Tensor& like, const CallOptions& call)
-      : call_{.shape = {op, std::nullopt, like.scalar_type(), 0, -1, true},
-              .title = title,
-              .inputs = {},
-              .outputs = {},
-              .lane = nullptr,
-              .parts = {},
-              .average = false,
-              .options = call,
-              .why = ""} {}
-
-  EngineCall& call() { return call_; }
-  Move& begin(const MoveShape& shape, const Topology& topology) {
-    call_.moves.push_back(make_move(shape, topology));
-    return call_.moves.back();
-  }
-
-  /// Memory that is only read. It is another one than that of the outputs, which are written while
-  /// it is read; `own`: an output that gets these very values.
-  at::Tensor source(const at::Tensor& tensor, const Tensors& outputs, const at::Tensor& own = {}) {
-    at::Tensor memory = readable(tensor);
-    for (const at::Tensor& output : outputs) {
-      if (!share_memory(memory, output)) continue;
-      const bool itself = own.defined() && own.const_data_ptr() == memory.const_data_ptr() &&
-                          own.nbytes() == memory.nbytes() && output.is_same(own);
-      if (itself) continue;
-      memory = memory.clone();
-      break;
-    }
-    call_.inputs.push_back(tensor);
-    call_.moved.push_back(memory);
-    return memory;
-  }
-
-  /// Memory that is written as a whole, or with `reads` also read.
-  at::Tensor target(const at::Tensor& tensor, bool reads = false) {
-    at::Tensor memory = reads ? readable(tensor) : writable(tensor);
-    if (!memory.is_same(tensor)) call_.copies.push_back({memory, tensor});
-    call_.outputs.push_back(tensor);
-    call_.moved.push_back(memory);
-    return memory;
-  }
-  Tensors targets(const Tensors& tensors) {
-    Tensors all;
-    for (const at::Tensor& tensor : tensors) all.push_back(target(tensor));
-    return all;
-  }
-
-  EngineCall done() { return std::move(call_); }
-
- private:
-  EngineCall call_;
-};
 
 bool alike(const Tensors& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
@@ -146,14 +63,19 @@ int bits_on_wire(const std::shared_ptr<const Codec>& codec) {
 
 }  // namespace
 
-bool MoveCalls::serves(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
-         !tensor.is_nested();
+bool MoveCalls::serves(const at::Tensor& tensor) const {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_nested()) return false;
+  return tensor.device().is_cpu() || (tensor.is_cuda() && gpu_.moves());
 }
 
-bool MoveCalls::serves(const Tensors& tensors) {
+bool MoveCalls::serves(const Tensors& tensors) const {
   return !tensors.empty() && std::all_of(tensors.begin(), tensors.end(),
-                                         [](const at::Tensor& tensor) { return serves(tensor); });
+                                         [&](const at::Tensor& tensor) { return serves(tensor); });
+}
+
+MoveBuilder MoveCalls::begin(c10d::OpType op, const char* title, const at::Tensor& like,
+                             const CallOptions& call) const {
+  return MoveBuilder(gpu_, engine_, plans_, op, title, like, call);
 }
 
 EngineCall MoveCalls::broadcast(const at::Tensor& tensor, int64_t root,
@@ -161,7 +83,7 @@ EngineCall MoveCalls::broadcast(const at::Tensor& tensor, int64_t root,
                                 std::string why) const {
   check_root("broadcast", root, group_.size);
   check_writable("broadcast", tensor);
-  Builder build(c10d::OpType::BROADCAST, "cgx:broadcast", tensor, call);
+  MoveBuilder build = begin(c10d::OpType::BROADCAST, "cgx:broadcast", tensor, call);
   const bool gives = group_.rank == root;
   const bool rounds = codec != raw_codec();  // then the root's values change as well
   at::Tensor memory;
@@ -176,8 +98,7 @@ EngineCall MoveCalls::broadcast(const at::Tensor& tensor, int64_t root,
                             .dtype = moved_as(tensor),
                             .values = values_in(tensor),
                             .root = static_cast<int>(root),
-                            .codec = codec},
-                           engine_.topology());
+                            .codec = codec});
   (gives ? move.gives : move.gets)[static_cast<size_t>(root)] = piece_of(memory);
   CallShape& shape = build.call().shape;
   shape.values = tensor.numel();
@@ -203,7 +124,7 @@ EngineCall MoveCalls::all_gather(const Tensors& outputs, const at::Tensor& input
   const at::Tensor& own = outputs[static_cast<size_t>(group_.rank)];
   check_alike("all_gather", {own}, input);
   check_writable("all_gather", outputs);
-  Builder build(c10d::OpType::ALLGATHER, "cgx:all_gather", input, call);
+  MoveBuilder build = begin(c10d::OpType::ALLGATHER, "cgx:all_gather", input, call);
   const bool equal = alike(outputs);
   if (equal && engine_.topology().two_levels()) {
     const at::Tensor whole = at::empty({group_.size, input.numel()}, input.options());
@@ -221,8 +142,7 @@ EngineCall MoveCalls::all_gather(const Tensors& outputs, const at::Tensor& input
   Move& move = build.begin({.operation = Operation::kAllGather,
                             .dtype = moved_as(input),
                             .values = equal ? values_in(input) : 0,
-                            .codec = raw_codec()},
-                           engine_.topology());
+                            .codec = raw_codec()});
   move.alike = true;
   for (size_t rank = 0; rank < to.size(); ++rank) {
     move.gives[rank] = piece_of(from);
@@ -240,7 +160,8 @@ EngineCall MoveCalls::all_gather_coalesced(const std::vector<Tensors>& outputs,
   const Tensors all = flatten(outputs);
   check_same_type(what, all, inputs.front());
   check_writable(what, outputs);
-  Builder build(c10d::OpType::ALLGATHER_COALESCED, "cgx:all_gather", inputs.front(), call);
+  MoveBuilder build =
+      begin(c10d::OpType::ALLGATHER_COALESCED, "cgx:all_gather", inputs.front(), call);
   const Tensors to = build.targets(all);
   int64_t values = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -248,8 +169,7 @@ EngineCall MoveCalls::all_gather_coalesced(const std::vector<Tensors>& outputs,
     Move& move = build.begin({.operation = Operation::kAllGather,
                               .dtype = moved_as(inputs[i]),
                               .values = values_in(inputs[i]),
-                              .codec = raw_codec()},
-                             engine_.topology());
+                              .codec = raw_codec()});
     move.alike = true;
     for (size_t rank = 0; rank < outputs.size(); ++rank) {
       TORCH_CHECK_VALUE(outputs[rank].size() == inputs.size(), "cgx: ", what, ": ", inputs.size(),
@@ -272,7 +192,7 @@ EngineCall MoveCalls::all_gather_single(const at::Tensor& output, const at::Tens
                     group_.size, " ranks: input has ", input.numel(), " values, output has ",
                     output.numel(), "; the output must have ", group_.size, " times as many");
   check_writable("all_gather", output);
-  Builder build(c10d::OpType::_ALLGATHER_BASE, "cgx:all_gather", input, call);
+  MoveBuilder build = begin(c10d::OpType::_ALLGATHER_BASE, "cgx:all_gather", input, call);
   build.call().shape.values = output.numel();
   const at::Tensor to = build.target(output);
   if (engine_.topology().two_levels()) {
@@ -287,8 +207,7 @@ EngineCall MoveCalls::all_gather_single(const at::Tensor& output, const at::Tens
   Move& move = build.begin({.operation = Operation::kAllGather,
                             .dtype = moved_as(input),
                             .values = values_in(output),
-                            .codec = raw_codec()},
-                           engine_.topology());
+                            .codec = raw_codec()});
   move.alike = true;
   for (int rank = 0; rank < group_.size; ++rank) {
     move.gives[static_cast<size_t>(rank)] = piece_of(from);
@@ -304,7 +223,7 @@ EngineCall MoveCalls::gather(const std::vector<Tensors>& outputs, const at::Tens
   const Tensors list = flatten(outputs);
   check_alike("gather", list, input);
   check_writable("gather", outputs);
-  Builder build(c10d::OpType::GATHER, "cgx:gather", input, call);
+  MoveBuilder build = begin(c10d::OpType::GATHER, "cgx:gather", input, call);
   const Tensors to = build.targets(list);
   const bool is_root = group_.rank == root;
   const at::Tensor own = is_root ? to[static_cast<size_t>(root)] : at::Tensor();
@@ -313,8 +232,7 @@ EngineCall MoveCalls::gather(const std::vector<Tensors>& outputs, const at::Tens
                             .dtype = moved_as(input),
                             .values = values_in(input),
                             .root = static_cast<int>(root),
-                            .codec = raw_codec()},
-                           engine_.topology());
+                            .codec = raw_codec()});
   move.gives[static_cast<size_t>(root)] = piece_of(from);
   for (size_t rank = 0; rank < to.size(); ++rank) move.gets[rank] = piece_of(to[rank]);
   build.call().shape.values = input.numel();
@@ -329,14 +247,13 @@ EngineCall MoveCalls::scatter(const at::Tensor& output, const std::vector<Tensor
   const Tensors list = flatten(inputs);
   check_alike("scatter", list, output);
   check_writable("scatter", output);
-  Builder build(c10d::OpType::SCATTER, "cgx:scatter", output, call);
+  MoveBuilder build = begin(c10d::OpType::SCATTER, "cgx:scatter", output, call);
   const at::Tensor to = build.target(output);
   Move& move = build.begin({.operation = Operation::kScatter,
                             .dtype = moved_as(output),
                             .values = values_in(output),
                             .root = static_cast<int>(root),
-                            .codec = raw_codec()},
-                           engine_.topology());
+                            .codec = raw_codec()});
   move.gets[static_cast<size_t>(root)] = piece_of(to);
   for (size_t rank = 0; rank < list.size(); ++rank) {
     const bool own = static_cast<int>(rank) == group_.rank;
@@ -360,14 +277,13 @@ EngineCall MoveCalls::all_to_all_single(const at::Tensor& output, const at::Tens
   TORCH_CHECK_VALUE(gets[rank] == gives[rank], "cgx: all_to_all_single: rank ", group_.rank,
                     " gives ", gives[rank], " values to itself and gets ", gets[rank],
                     "; they must be equal");
-  Builder build(c10d::OpType::ALLTOALL_BASE, "cgx:all_to_all", input, call);
+  MoveBuilder build = begin(c10d::OpType::ALLTOALL_BASE, "cgx:all_to_all", input, call);
   const at::Tensor to = build.target(output);
   const at::Tensor from = build.source(input, {to});
   Move& move = build.begin({.operation = Operation::kAllToAll,
                             .dtype = moved_as(input),
                             .values = values_in(input),
-                            .codec = codec},
-                           engine_.topology());
+                            .codec = codec});
   cut(move.gives, from, gives);
   cut(move.gets, to, gets);
   // The numbers of values are the ranks' own.
@@ -387,16 +303,14 @@ EngineCall MoveCalls::all_to_all(const Tensors& outputs, const Tensors& inputs,
   const auto rank = static_cast<size_t>(group_.rank);
   check_alike("all_to_all", {outputs[rank]}, inputs[rank]);
   check_writable("all_to_all", outputs);
-  Builder build(c10d::OpType::ALLTOALL, "cgx:all_to_all", inputs.front(), call);
+  MoveBuilder build = begin(c10d::OpType::ALLTOALL, "cgx:all_to_all", inputs.front(), call);
   const Tensors to = build.targets(outputs);
   Move& move = build.begin({.operation = Operation::kAllToAll,
                             .dtype = moved_as(inputs.front()),
                             .values = 0,
-                            .codec = raw_codec()},
-                           engine_.topology());
+                            .codec = raw_codec()});
   for (size_t peer = 0; peer < to.size(); ++peer) {
-    const at::Tensor from =
-        build.source(inputs[peer], to, peer == rank ? to[peer] : at::Tensor());
+    const at::Tensor from = build.source(inputs[peer], to, peer == rank ? to[peer] : at::Tensor());
     move.gives[peer] = piece_of(from);
     move.gets[peer] = piece_of(to[peer]);
   }

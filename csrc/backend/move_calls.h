@@ -9,23 +9,28 @@
 #include "backend/adapters/torch_types.h"
 #include "backend/call_options.h"
 #include "backend/engine_call.h"
+#include "backend/gpu/group.h"
 #include "backend/group_context.h"
 #include "codec/codec.h"
 #include "reduce/engine.h"
+#include "reduce/moves/plans.h"
 
 namespace cgx {
+
+class MoveBuilder;
 
 /// `codec`: raw_codec() for exact values, which may be of any type. Tensors are those that serves()
 /// takes. ValueError, TypeError: tensors that do not fit each other or the call.
 /// Thread-safe.
 class MoveCalls {
  public:
-  /// Both outlive this object.
-  MoveCalls(const GroupContext& group, Engine& engine) : group_(group), engine_(engine) {}
+  /// All outlive this object. `engine`: for tensors of the host.
+  MoveCalls(const GroupContext& group, Engine& engine, GpuGroup& gpu)
+      : group_(group), engine_(engine), gpu_(gpu) {}
 
-  /// True if the engine moves the tensor: dense, on the CPU.
-  static bool serves(const at::Tensor& tensor);
-  static bool serves(const Tensors& tensors);
+  /// True if the engine moves the tensor: dense, on the CPU, or on a GPU where GpuGroup::moves().
+  bool serves(const at::Tensor& tensor) const;
+  bool serves(const Tensors& tensors) const;
 
   EngineCall broadcast(const at::Tensor& tensor, int64_t root,
                        const std::shared_ptr<const Codec>& codec, const CallOptions& call,
@@ -54,10 +59,15 @@ class MoveCalls {
   EngineCall barrier(const CallOptions& call) const;
 
  private:
+  /// Collective where `like` is the first tensor of a GPU.
+  MoveBuilder begin(c10d::OpType op, const char* title, const at::Tensor& like,
+                    const CallOptions& call) const;
   void gather_on_two_levels(EngineCall& call, const at::Tensor& from, const at::Tensor& to) const;
 
   const GroupContext& group_;
   Engine& engine_;
+  GpuGroup& gpu_;
+  mutable MovePlans plans_;
 };
 
 }  // namespace cgx

@@ -95,7 +95,7 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
   autotuner_ = make_autotuner(group_, *engine_);
   gpu_ = std::make_unique<GpuGroup>(group_, *engine_);
   engine_calls_ = std::make_unique<EngineCalls>(group_, *engine_, *gpu_);
-  move_calls_ = std::make_unique<MoveCalls>(group_, *engine_);
+  move_calls_ = std::make_unique<MoveCalls>(group_, *engine_, *gpu_);
   executor_ = std::make_unique<Executor>(group_, *engine_, autotuner_.get(), *gpu_, coalescing_,
                                          onCompletionHook_);
   forwarder_ = std::make_unique<Forwarder>(group_, *inner_, coalescing_, *executor_);

@@ -104,6 +104,8 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
                                const std::shared_ptr<const Codec>& codec, const CallOptions& call);
   WorkPtr all_gather_codec(at::Tensor output, at::Tensor input,
                            const std::shared_ptr<const Codec>& codec, const CallOptions& call);
+  /// True if the two calls below take a tensor of this type and device; equal on all ranks.
+  bool moves_encoded(const at::Tensor& tensor) const;
   /// `codec` null: exact (encoded_moves.cc).
   WorkPtr broadcast_codec(at::Tensor tensor, int64_t root,
                           const std::shared_ptr<const Codec>& codec, const CallOptions& call);

@@ -324,6 +324,7 @@ void bind_group(py::module_& m) {
           py::arg("timeout") = c10d::kUnsetTimeout, py::kw_only(), py::arg("as_group") = false,
           py::arg("residual") = py::none(), py::arg("step") = py::none(),
           py::arg("tensor_number") = 0, NoGil())
+      .def("moves_encoded", &ProcessGroupCGX::moves_encoded, py::arg("tensor"))
       .def("broadcast_codec", &broadcast_codec, py::arg("tensor"), py::arg("root"),
            py::arg("codec"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
            py::kw_only(), py::arg("residual") = py::none(), py::arg("step") = py::none(),

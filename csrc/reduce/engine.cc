@@ -191,12 +191,8 @@ void Engine::carry_out(const Plan& plan, const RunOptions& options, const Work& 
   const Running running(running_, state_mutex_, explained_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
-    CallIdentity identity{&plan,
-                          sequence,
-                          options.average,
-                          rank_,
-                          options_.checksum,
-                          options_.tell_hashes,
+    CallIdentity identity{&plan,      sequence,          options.average,
+                          rank_,      options_.checksum, options_.tell_hashes,
                           options.key};
     Call call{{communicators_.intra.get(), communicators_.cross.get(), communicators_.mesh.get()},
               topology(),

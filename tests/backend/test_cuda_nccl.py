@@ -141,7 +141,8 @@ def test_calls_after_the_first_allocate_nothing(tmp_path):
 
 def everything_else(rank, world_size):
     with fake_cuda.nccl():
-        group = dist.new_group(backend="cgx")
+        options = torch_cgx.Options(cuda_backend="NCCL")
+        group = dist.new_group(backend="cgx", pg_options=options)
         tensor = torch.full((7,), float(rank), device="cuda")
         dist.broadcast(tensor, 1, group=group)
         assert tensor.cpu().tolist() == [1.0] * 7
@@ -376,7 +377,8 @@ def test_batches_of_sends_and_receives_that_cross():
 
 def watched(rank, world_size):
     with fake_cuda.nccl():
-        group = dist.new_group(backend="cgx")
+        options = torch_cgx.Options(cuda_backend="NCCL")
+        group = dist.new_group(backend="cgx", pg_options=options)
         tensor = torch.full((7,), float(rank), device="cuda")
         work = dist.broadcast(tensor, 1, group=group, async_op=True)
         time.sleep(1)  # the group's watch looks at the work
@@ -411,7 +413,8 @@ def test_the_end_of_a_group_lets_its_last_calls_end():
 
 def failing(rank, world_size):
     with fake_cuda.nccl():
-        group = dist.new_group(backend="cgx")
+        options = torch_cgx.Options(cuda_backend="NCCL")
+        group = dist.new_group(backend="cgx", pg_options=options)
         tensor = torch.ones(3, device="cuda")
         dist.broadcast(tensor, 0, group=group)
         fake_cuda.fail_nccl_once()

@@ -43,8 +43,13 @@ def _moves(rank, size):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_cuda_tensors_travel_as_messages(size):
+def test_moves_on_the_engine(size):
     fake_cuda.run(_moves, size)
+
+
+def test_groups_on_two_levels_carry_messages():
+    """Of hosts with several ranks the engine does not move CUDA tensors."""
+    fake_cuda.run(_moves, 3, env=[{"CGX_HOST_ID": host} for host in "aab"])
 
 
 def _feedback(rank, size):

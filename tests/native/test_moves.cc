@@ -16,9 +16,8 @@ using Bytes = std::vector<std::byte>;
 
 // A byte that names its place: of the values that `from` gives to `to`.
 std::byte sign(int from, int to, size_t at) {
-  return static_cast<std::byte>((at * 31 + static_cast<size_t>(from) * 57 +
-                                 static_cast<size_t>(to) * 13 + at / 256) &
-                                0xff);
+  return static_cast<std::byte>(
+      (at * 31 + static_cast<size_t>(from) * 57 + static_cast<size_t>(to) * 13 + at / 256) & 0xff);
 }
 
 // `to` -1: the same for all.
@@ -57,10 +56,9 @@ Move move_of(const Run& run, const Engine& engine, Memory& memory) {
   const int ranks = engine.size(), rank = engine.rank();
   const bool rooted = has_root(run.operation);
   const bool alike = run.operation == Operation::kAllGather;
-  Move move = make_move(
-      {run.operation, run.dtype, rooted ? run.size(run.root, run.root) : 0, rooted ? run.root : -1,
-       raw_codec()},
-      engine.topology());
+  Move move = make_move({run.operation, run.dtype, rooted ? run.size(run.root, run.root) : 0,
+                         rooted ? run.root : -1, raw_codec()},
+                        engine.topology());
   move.alike = alike;
   memory.given.resize(static_cast<size_t>(ranks));
   memory.got.resize(static_cast<size_t>(ranks));
@@ -120,8 +118,8 @@ void run_on(EngineGroup& engines, const std::vector<Run>& runs) {
       engine.run_move(move, patience());
       check_got(run, engine.size(), rank, memory);
     }
-    const Move meet = make_move({Operation::kBarrier, DType::kUInt8, 0, -1, raw_codec()},
-                                engine.topology());
+    const Move meet =
+        make_move({Operation::kBarrier, DType::kUInt8, 0, -1, raw_codec()}, engine.topology());
     engine.run_move(meet, patience());
   });
 }
@@ -129,8 +127,9 @@ void run_on(EngineGroup& engines, const std::vector<Run>& runs) {
 // Every operation, with pieces of all sizes around the borders of segments, equal and not.
 std::vector<Run> runs_for(int ranks, uint64_t seed) {
   Random random(seed);
-  constexpr DType kTypes[] = {DType::kUInt8, DType::kBool, DType::kFloat16, DType::kFloat32,
-                              DType::kComplex128, DType::kInt64, DType::kFloat8E4M3FN};
+  constexpr DType kTypes[] = {DType::kUInt8,       DType::kBool,       DType::kFloat16,
+                              DType::kFloat32,     DType::kComplex128, DType::kInt64,
+                              DType::kFloat8E4M3FN};
   std::vector<Run> runs;
   for (Operation operation : kMoves) {
     for (int i = 0; i < 6; ++i) {
@@ -165,9 +164,9 @@ TEST(moves_reach_the_right_rank) {
 
 TEST(moves_of_all_small_sizes_and_up_to_nine_ranks) {
   for (int ranks = 1; ranks <= 9; ++ranks) {
-    EngineGroup engines = make_engines(Hosts(static_cast<size_t>(ranks), "a"),
-                                       small_messages(false), CommunicatorKind::kInProcess,
-                                       CommunicatorKind::kInProcess);
+    EngineGroup engines =
+        make_engines(Hosts(static_cast<size_t>(ranks), "a"), small_messages(false),
+                     CommunicatorKind::kInProcess, CommunicatorKind::kInProcess);
     std::vector<Run> runs;
     for (size_t n = 0; n <= 400; n += ranks < 4 ? 1 : 13) {
       const Operation operation = kMoves[n % 5];
@@ -245,7 +244,8 @@ TEST(encoded_moves_round_once) {
     for (size_t n : {size_t{1}, size_t{64}, size_t{1000}, size_t{5000}}) {
       std::vector<std::vector<float>> input;
       for (int rank = 0; rank < ranks; ++rank) {
-        input.push_back(values(n * static_cast<size_t>(ranks), 0, n * 16 + static_cast<size_t>(rank)));
+        input.push_back(
+            values(n * static_cast<size_t>(ranks), 0, n * 16 + static_cast<size_t>(rank)));
       }
       std::vector<std::vector<float>> sent(static_cast<size_t>(ranks)), got(sent.size());
       run_ranks(ranks, [&](int rank) {
@@ -253,8 +253,8 @@ TEST(encoded_moves_round_once) {
         Engine& engine = *engines.ranks[me];
         // Broadcast of rank 0's values.
         std::vector<float> x(input[me].begin(), input[me].begin() + static_cast<ptrdiff_t>(n));
-        Move cast = make_move({Operation::kBroadcast, DType::kFloat32, n, 0, codec},
-                              engine.topology());
+        Move cast =
+            make_move({Operation::kBroadcast, DType::kFloat32, n, 0, codec}, engine.topology());
         (rank == 0 ? cast.gives : cast.gets)[0] = {reinterpret_cast<std::byte*>(x.data()), n};
         engine.run_move(cast, patience());
         sent[me] = x;

@@ -47,6 +47,12 @@ void agree_on_nccl(Rendezvous& rendezvous, int rank, int size, bool mine,
   }
 }
 
+// The communicator of CUDA tensors between hosts.
+CommunicatorKind cross_of(const GroupContext& group) {
+  const bool nccl = group.config.cross_is_automatic && group.factories.inner_nccl;
+  return nccl ? CommunicatorKind::kNccl : group.config.cross;
+}
+
 // ConfigError if the configuration asks for something that CUDA tensors cannot have. `cross`: their
 // communicator between hosts.
 void refuse_impossible(const GroupConfig& config, const Topology& topology,
@@ -100,8 +106,7 @@ std::unique_ptr<GpuLane> connect(const GroupContext& group, Engine& host,
   if (config.cross_is_automatic || config.cuda_backend == "AUTO") {
     agree_on_nccl(rendezvous, group.rank, group.size, has_nccl, Deadline::after(group.timeout()));
   }
-  const CommunicatorKind cross =
-      config.cross_is_automatic && has_nccl ? CommunicatorKind::kNccl : config.cross;
+  const CommunicatorKind cross = cross_of(group);
   if (group.size > 1) refuse_impossible(config, topology, cross);
   const GpuCommunicatorFactory factory(group, host, hosts, *lane);
   Communicators communicators{topology, group.rank, nullptr, nullptr, ""};
@@ -160,6 +165,17 @@ std::unique_ptr<GpuLane> connect_gpu(const GroupContext& group, Engine& host, c1
     leave_together(*rendezvous, group.rank, group.size);
     throw;
   }
+}
+
+bool gpu_moves(const GroupContext& group, const Topology& topology) {
+  const GroupConfig& config = group.config;
+  if (topology.two_levels() || config.cuda_backend == "NCCL") return false;
+  if (group.size == 1) return true;
+  const CommunicatorKind only = group.on_one_host ? config.intra : cross_of(group);
+  // There is no lane for the other two, which the inner backend moves.
+  const bool unchecked = config.checksum && only == CommunicatorKind::kShm;
+  const bool too_many = group.size > static_cast<int>(gpu::kMostMessages);
+  return only != CommunicatorKind::kNccl && !unchecked && !too_many;
 }
 
 }  // namespace cgx

@@ -9,6 +9,7 @@
 #include "backend/gpu/lane.h"
 #include "backend/group_context.h"
 #include "reduce/engine.h"
+#include "reduce/plan/topology.h"
 
 namespace cgx {
 
@@ -17,5 +18,9 @@ namespace cgx {
 /// do not support; ResourceError without a driver or kernels; MismatchError where another rank failed.
 std::unique_ptr<GpuLane> connect_gpu(const GroupContext& group, Engine& host, c10::Device device,
                                      const std::string& keys);
+
+/// What GpuGroup::moves() says. Where the configuration names NCCL for what the engine does not reduce,
+/// NCCL moves, too.
+bool gpu_moves(const GroupContext& group, const Topology& topology);
 
 }  // namespace cgx

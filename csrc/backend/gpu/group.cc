@@ -32,4 +32,6 @@ GpuLane& GpuGroup::lane(const at::Tensor& tensor) {
   return *lane_;
 }
 
+bool GpuGroup::moves() const { return gpu_moves(group_, host_.topology()); }
+
 }  // namespace cgx

@@ -25,6 +25,9 @@ class GpuGroup {
   /// Communicators and engine of the first GPU whose tensors are reduced. Collective. ValueError
   /// for a tensor of another GPU.
   GpuLane& lane(const at::Tensor& tensor);
+  /// True if the lane carries moves (broadcast, all-to-all ...), also before it is made: its messages
+  /// have headers, and one communicator reaches all ranks. Equal on all ranks.
+  bool moves() const;
   /// Null before the first call on a GPU's tensors. Callers may hold Python's lock.
   Engine* engine() const { return engine_; }
   PlanAgreement& plans() { return plans_; }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "reduce/moves/moves.h"
+#include "reduce/moves/room.h"
 #include "reduce/moves/side.h"
 #include "reduce/schedule/channel.h"
 #include "reduce/schedule/stages.h"
@@ -25,7 +26,8 @@
 namespace cgx {
 namespace {
 
-// Bytes of a segment inside a host: what one rank has written is in the cache when others read it.
+// Bytes of a segment inside a host: what one rank has written is in the cache when others read it. On
+// a GPU longer ones cost fewer launches.
 constexpr size_t kBroadcastSegment = size_t{256} << 10;
 constexpr int kBroadcastLane = 0;
 // Direct receives that are posted before the one that is waited for, and sends behind it.
@@ -38,8 +40,8 @@ struct TreePlace {
 
 TreePlace binomial(int number, int size) {
   TreePlace place;
-  const int low = number == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size)))
-                              : number & -number;
+  const int low =
+      number == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) : number & -number;
   if (number > 0) place.parent = number - low;
   for (int step = low / 2; step > 0; step /= 2) {
     if (number + step < size) place.children.push_back(number + step);
@@ -98,15 +100,16 @@ class Broadcast {
 
   // Which communicators this rank uses, and for what.
   void find_place(const EngineOptions& options) {
-    const size_t inside = options.intra.wanted, across = options.segment_bytes;
+    const size_t inside = bytes_inside(options, 1, options.intra.wanted);
+    const size_t across = options.segment_bytes;
     const Topology& topology = call_.topology;
     std::vector<int> everyone(static_cast<size_t>(call_.plan.size));
     std::iota(everyone.begin(), everyone.end(), 0);
     if (!call_.plan.two_levels) {
       Communicator& only = call_.links.only();
       const bool relayed = only.announces();
-      segment_ =
-          segment_values(codec_, dtype_, relayed ? across : std::min(inside, kBroadcastSegment));
+      const size_t cached = call_.stages.on_device() ? inside : std::min(inside, kBroadcastSegment);
+      segment_ = segment_values(codec_, dtype_, relayed ? across : cached);
       if (relayed) {
         far_comm_ = &only;
         nodes_ = everyone;
@@ -153,17 +156,13 @@ class Broadcast {
     for (int child : place.children) children_.push_back(rank_of(child));
   }
 
-  size_t count(size_t round) const {
-    return std::min(segment_, piece_.values - round * segment_);
-  }
+  size_t count(size_t round) const { return std::min(segment_, piece_.values - round * segment_); }
   size_t value_bytes(size_t round) const { return count(round) * size_of(dtype_); }
   size_t payload(size_t round) const {
     if (piece_.values == 0) return kNoticeBytes;
     return exact_ ? value_bytes(round) : codec_.encoded_bytes(count(round), dtype_);
   }
-  std::byte* at(size_t round) const {
-    return piece_.data + round * segment_ * size_of(dtype_);
-  }
+  std::byte* at(size_t round) const { return piece_.data + round * segment_ * size_of(dtype_); }
   Chunk chunk(size_t round) const {
     return chunk_of(codec_, dtype_, piece_.first + round * segment_, count(round));
   }
@@ -237,7 +236,8 @@ class Broadcast {
 
   // Headers first: a rank receives into its tensor when it knows that the sender is in this call.
   void begin_direct() {
-    tell_children(0, kNoticeBytes, [](std::byte* message) { std::memset(message, 0, kNoticeBytes); });
+    tell_children(0, kNoticeBytes,
+                  [](std::byte* message) { std::memset(message, 0, kNoticeBytes); });
     if (parent_ < 0) return;
     far_->receive(parent_, 0);
     far_->release(parent_);
@@ -247,8 +247,7 @@ class Broadcast {
   void await(size_t round) {
     StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
     const size_t bytes = value_bytes(round);
-    awaited_.push_back(
-        far_comm_->receive_into(parent_, kBroadcastLane, at(round), bytes, bytes));
+    awaited_.push_back(far_comm_->receive_into(parent_, kBroadcastLane, at(round), bytes, bytes));
   }
 
   void pass_on_directly(size_t round) {
@@ -260,8 +259,8 @@ class Broadcast {
     }
     if (parent_ >= 0 && round + kBroadcastAhead < rounds_) await(round + kBroadcastAhead);
     for (int child : children_) {
-      sent_.push_back({child, far_comm_->send_from(child, kBroadcastLane, at(round),
-                                                   value_bytes(round))});
+      sent_.push_back(
+          {child, far_comm_->send_from(child, kBroadcastLane, at(round), value_bytes(round))});
       far_->count_direct(value_bytes(round), 0);
     }
     while (sent_.size() > kBroadcastAhead * children_.size()) settle_oldest();

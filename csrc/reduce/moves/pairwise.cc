@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "reduce/moves/moves.h"
+#include "reduce/moves/room.h"
 #include "reduce/moves/side.h"
 #include "reduce/schedule/stages.h"
 
@@ -11,7 +12,7 @@ namespace cgx {
 namespace {
 
 // Bytes aimed at for an exchange over shared memory: few enough that what one rank has written is
-// still in the cache when another one reads it.
+// still in the cache when another one reads it. On a GPU longer ones cost fewer launches.
 constexpr size_t kExchangeBytes = size_t{512} << 10;
 
 // One communicator serves all ranks, or two do: inside the host, and between hosts.
@@ -19,7 +20,8 @@ class Pairwise {
  public:
   Pairwise(Call& call, const Move& move, const EngineOptions& options) : call_(call), move_(move) {
     const size_t across = options.segment_bytes * static_cast<size_t>(call.plan.size);
-    const size_t inside = std::min(kExchangeBytes, options.intra.wanted);
+    const size_t aim = call.stages.on_device() ? options.intra.wanted : kExchangeBytes;
+    const size_t inside = bytes_inside(options, static_cast<size_t>(call.plan.size), aim);
     std::vector<int> everyone(static_cast<size_t>(call.plan.size));
     std::iota(everyone.begin(), everyone.end(), 0);
     const Topology& topology = call.topology;

@@ -149,8 +149,7 @@ void Side::receive(size_t round) {
       call_.stages.copy(at(flow, round), message, count(flow, round) * value_bytes_);
     } else {
       const size_t first = flow.piece.first + round * segment_;
-      const Chunk chunk =
-          chunk_of(*move_.codec, move_.plan->dtype, first, count(flow, round));
+      const Chunk chunk = chunk_of(*move_.codec, move_.plan->dtype, first, count(flow, round));
       call_.stages.decode_chunk(call_, chunk, message, {at(flow, round), first, move_.plan->dtype});
     }
     channel_.release(p);
@@ -173,9 +172,9 @@ void Side::receive_directly(int peer, const Flow& flow) {
   const size_t all = flow.piece.values * value_bytes_;
   for (size_t done = 0; done < all; done += kDirectChunk) {
     const size_t bytes = std::min(kDirectChunk, all - done);
-    started_.push_back({peer, bytes,
-                        transfers_.receive_into(peer, kMoveLane, flow.piece.data + done, bytes,
-                                                bytes)});
+    started_.push_back(
+        {peer, bytes,
+         transfers_.receive_into(peer, kMoveLane, flow.piece.data + done, bytes, bytes)});
   }
 }
 

@@ -64,10 +64,10 @@ CallSide side_of(const MessageHeader& h, int rank, const CallIdentity& here) {
   }
   if (operation != Operation::kBarrier) side.call += values_text(h.values, name_of(dtype));
   if (rooted && !steps) {
-    side.call += str_of(operation == Operation::kReduce || operation == Operation::kGather
-                            ? " to rank "
-                            : " from rank ",
-                        h.layers);
+    side.call +=
+        str_of(operation == Operation::kReduce || operation == Operation::kGather ? " to rank "
+                                                                                  : " from rank ",
+               h.layers);
   }
   const Layer* mine = here.plan->first_compressed();
   const CodecText codec = codec_text(h.family, h.config, mine ? &mine->codec->config() : nullptr);

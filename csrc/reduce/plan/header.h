@@ -31,8 +31,8 @@ struct MessageHeader {
   uint32_t round = 0;
   uint16_t sender = 0;
   uint8_t flags = 0;
-  uint8_t family = 0;      // of the first compressed layer's codec; 0: no layer is compressed
-  uint32_t config = 0;     // of that codec: the low half of its configuration's hash
+  uint8_t family = 0;   // of the first compressed layer's codec; 0: no layer is compressed
+  uint32_t config = 0;  // of that codec: the low half of its configuration's hash
   /// Of an operation with a root: the root; with kStep: the low half of the step. For error
   /// messages.
   uint32_t layers = 0;

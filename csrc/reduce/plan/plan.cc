@@ -472,8 +472,8 @@ std::shared_ptr<const Plan> plan_reduce(size_t values, DType dtype, Combine comb
 std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
                                         std::shared_ptr<const Codec> codec, DType dtype,
                                         const PlanSpace& space, Combine combine) {
-  auto plan = start_plan(operation, Algorithm::kScatterReduceAllGather, dtype, space.topology,
-                         combine);
+  auto plan =
+      start_plan(operation, Algorithm::kScatterReduceAllGather, dtype, space.topology, combine);
   const auto size = static_cast<size_t>(plan->size);
   plan->values = shard * size;
   plan->layers.assign(size, Layer{shard, codec});
@@ -508,9 +508,8 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
 std::shared_ptr<const Plan> plan_move(Operation operation, DType dtype, size_t values, int root,
                                       std::vector<Layer> layers, const Topology& topology) {
   const bool tree = operation == Operation::kBroadcast || operation == Operation::kBarrier;
-  auto plan =
-      start_plan(operation, tree ? Algorithm::kTree : Algorithm::kPairwise, dtype, topology,
-                 Combine::kSum);
+  auto plan = start_plan(operation, tree ? Algorithm::kTree : Algorithm::kPairwise, dtype, topology,
+                         Combine::kSum);
   plan->values = values;
   plan->root = root;
   plan->layers = std::move(layers);
