@@ -112,8 +112,7 @@ EngineCall MoveCalls::broadcast(const at::Tensor& tensor, int64_t root,
 // bytes: a NaN of 16 bits keeps its payload.
 void MoveCalls::gather_on_two_levels(EngineCall& call, const at::Tensor& from,
                                      const at::Tensor& to) const {
-  auto plan =
-      engine_.plan_shards(Operation::kAllGather, from.nbytes(), raw_codec(), DType::kUInt8);
+  auto plan = engine_.plan_shards(Operation::kAllGather, from.nbytes(), raw_codec(), DType::kUInt8);
   call.parts.push_back({plan, from, to, to});
 }
 

@@ -156,17 +156,17 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
                  const Residual& residual, const std::optional<StepKey>& key,
                  const void* const* input_parts) {
   Stats& stats = overhead != nullptr ? *overhead : stats_;
-  carry_out(plan,
-            {average, deadline, number, stats, overhead, residual_view(plan, residual), key},
-            [&](Call& call) {
-              call.input_parts = input_parts;
-              if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
-                stages_->copy(output, input, plan.values * size_of(plan.dtype));
-              }
-              if (size_ == 1) stages_->add_residual(call, output, plan.values);
-              make_room(plan);
-              dispatch(call, input, output);
-            });
+  carry_out(
+      plan, {average, deadline, number, stats, overhead, residual_view(plan, residual), key},
+      [&](Call& call) {
+        call.input_parts = input_parts;
+        if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
+          stages_->copy(output, input, plan.values * size_of(plan.dtype));
+        }
+        if (size_ == 1) stages_->add_residual(call, output, plan.values);
+        make_room(plan);
+        dispatch(call, input, output);
+      });
 }
 
 void Engine::run_move(const Move& move, const Deadline& deadline, std::optional<uint64_t> number,

@@ -200,10 +200,11 @@ TEST(sizes_that_differ_are_an_error) {
   for (const Hosts& hosts : {Hosts{"a", "a", "a"}, Hosts{"a", "b", "c"}, Hosts{"a", "a", "b"}}) {
     const bool two_sides = Topology(hosts).host_count() > 1;
     for (Operation operation : kMoves) {
-      for (const auto& [right, wrong] : {std::pair<size_t, size_t>{100, 101}, {2000, 100}, {0, 5}}) {
-        EngineGroup engines = make_engines(
-            hosts, small_messages(false), CommunicatorKind::kShm,
-            two_sides ? CommunicatorKind::kRelay : CommunicatorKind::kShm);
+      for (const auto& [right, wrong] :
+           {std::pair<size_t, size_t>{100, 101}, {2000, 100}, {0, 5}}) {
+        EngineGroup engines =
+            make_engines(hosts, small_messages(false), CommunicatorKind::kShm,
+                         two_sides ? CommunicatorKind::kRelay : CommunicatorKind::kShm);
         std::vector<std::string> errors(hosts.size());
         run_ranks(static_cast<int>(hosts.size()), [&](int rank) {
           Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
