@@ -401,7 +401,16 @@ void Watchdog::look() {
       }
     }
   }
-  if (broken) return abort_inner();
+  if (broken) {
+    // One communicator knows: its peers have failed. A wait over another one must end, too.
+    if (!std::exchange(engines_failed_, true)) {
+      std::lock_guard<std::mutex> lock(attached_mutex_);
+      for (Engine* engine : {engine_, second_}) {
+        if (engine != nullptr) engine->fail(*broken);
+      }
+    }
+    return abort_inner();
+  }
   const auto now = Clock::now();
   if (act_on_connections(calls, now)) return;
   patience_.look(now, moved);

@@ -146,6 +146,7 @@ class Watchdog final : public Watched {
   bool inner_aborted_ = false;
 
   // Used by the watch's thread only.
+  bool engines_failed_ = false;
   CallPatience patience_;
   ConnectionWatch connections_;
   Clock::time_point next_compare_{}, next_answer_{}, next_listen_{};
