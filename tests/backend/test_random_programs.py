@@ -16,7 +16,6 @@ import torch.distributed as dist
 import torch_cgx
 from tests.conformance.boxes import LAYOUTS
 from tests.conformance.catalogue import CATALOGUE, Case, Place, start
-from tests.conformance.pending import pending
 from tests.conformance.sweeps import SIZELESS, kinds
 from tests.conformance.values import MOVED
 from tests.distributed import run_pooled
@@ -48,13 +47,11 @@ class Step:
     late: bool  # waited for after the next steps
 
 
-def draw_case(choose: random.Random, op: str, n: int, ranks: int, key: int) -> Case | None:
-    """None: what is drawn is pending."""
+def draw_case(choose: random.Random, op: str, n: int, ranks: int, key: int) -> Case:
     if op in SIZELESS:
         return Case(op, 0, torch.uint8)
     _, reduction, dtype, _ = choose.choice(_KINDS[op])
-    case = Case(op, n, dtype, reduction, choose.randrange(ranks), choose.choice(LAYOUTS), key)
-    return None if pending(case, ranks) else case
+    return Case(op, n, dtype, reduction, choose.randrange(ranks), choose.choice(LAYOUTS), key)
 
 
 def program(seed: int, size: int, steps: int) -> tuple[list[tuple[list[int], dict]], list[Step]]:
@@ -72,8 +69,6 @@ def program(seed: int, size: int, steps: int) -> tuple[list[tuple[list[int], dic
         case = None
         if kind not in COMPRESSED:
             case = draw_case(choose, kind, n, len(groups[group][0]), next(keys))
-            if case is None:
-                continue
         found.append(
             Step(group, kind, case, n, choose.choice(FLOATS), choose.choice(["SUM", "AVG"]),
                  choose.randrange(1000), choose.randint(1, 8), choose.choice([7, 64, 512]),
@@ -190,12 +185,6 @@ def test_random_programs_agree_with_numpy(hosts: str) -> None:
 
 def test_every_kind_of_step_is_drawn() -> None:
     drawn = [s for seed in range(300) for s in program(seed, 4, 25)[1]]
-    possible = {
-        op
-        for op in OPS
-        for _, reduction, dtype, _ in _KINDS[op]
-        if not pending(Case(op, 1, dtype, reduction), 4)
-    }
-    assert {step.kind for step in drawn} == {*possible, *SIZELESS, *COMPRESSED}
+    assert {step.kind for step in drawn} == {*OPS, *SIZELESS, *COMPRESSED}
     assert {s.case.dtype for s in drawn if s.case} == set(MOVED)
     assert {s.case.reduction for s in drawn if s.case} > {"SUM", "AVG", "BXOR", "PRODUCT"}

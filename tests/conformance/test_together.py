@@ -18,7 +18,6 @@ import torch.distributed._functional_collectives as funcol
 from tests.conformance import values
 from tests.conformance.boxes import LAYOUTS
 from tests.conformance.catalogue import MOVES, REDUCING, Case, Place, Started, start
-from tests.conformance.pending import pending
 from tests.conformance.sweeps import kinds
 from tests.distributed import run_pooled
 
@@ -30,14 +29,14 @@ def hosts_env(hosts: str) -> list[dict[str, str]]:
 
 
 def draw(choose: random.Random, ranks: int, key: int, levels: int = 2) -> Case:
-    """Any case that is not pending; the same on all ranks."""
+    """Any case; the same on all ranks."""
     while True:
         op, reduction, dtype, rough = choose.choice(kinds())
         n = choose.choice([0, 1, 2, 17, 64, 400, choose.randrange(5000)])
         case = Case(
             op, n, dtype, reduction, choose.randrange(ranks), choose.choice(LAYOUTS), key, rough
         )
-        if not pending(case, ranks) and not (rough and levels > 1):
+        if not (rough and levels > 1):
             return case
 
 

@@ -9,7 +9,6 @@ import random
 
 import pytest
 
-from tests.conformance.pending import absent_pending, kill_pending
 from tests.distributed import run_pooled
 from tests.faults import killing
 from tests.faults.killing import Kill
@@ -30,8 +29,6 @@ def draw(name: str, calls: list[str], stop: bool = False) -> list[Kill]:
     for layout, sizes in EXPERIMENTS[name]:
         for call in calls:
             nbytes = rng.choice(sizes)
-            if kill_pending(call, layout, nbytes):
-                continue
             kill = killing.draw(rng, call, layout, nbytes)
             kill.stop = stop
             kill.restart = kill.restart and not stop
@@ -66,7 +63,8 @@ def test_a_rank_killed_at_any_moment(name: str) -> None:
 @pytest.mark.slow
 def test_a_rank_killed_while_others_wait_for_one_that_lives() -> None:
     rng = random.Random(1 if os.environ.get("CI") else None)
-    calls = [call for call in killing.CALLS if not absent_pending(call)]
+    # A message between two ranks that live is theirs alone (docs/reliability.md).
+    calls = [call for call in killing.CALLS if call not in ("send_recv", "batch", "any_source")]
     check("absent", [killing.draw(rng, c, "shm 4", rng.choice(SHORT), True) for c in calls])
 
 

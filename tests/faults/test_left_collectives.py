@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.conformance.catalogue import Case, Place, Started, start
-from tests.conformance.pending import abort_pending, leaving_pending
 from tests.distributed import run_pooled
 from tests.faults.forked import Ranks, join
 
@@ -93,8 +92,6 @@ def leaves(_rank: int, _size: int, hosts: str, long_first: bool) -> list[str]:
     wrong = []
     env = [{"CGX_HOST_ID": host} for host in hosts]
     for case, leaver in cases(long_first):
-        if leaving_pending(case.op, case.root == leaver):
-            continue
         print(case, leaver, flush=True)
         with Ranks(3, leave, case, leaver, env=env) as ranks:
             outcomes = ranks.outcomes(timeout=40)
@@ -125,8 +122,6 @@ def aborted(rank: int, size: int) -> list[str]:
     """A group for each call: all but rank 1 make it, then a thread of rank 0 aborts the group."""
     wrong = []
     for op in OPS:
-        if abort_pending(op):
-            continue
         group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=15))
         place = Place.of(group)
         communicator = torch_cgx.stats(group)["communicator"]

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from tests.conformance.pending import mismatch_pending
 from tests.distributed import run_pooled
 from tests.faults.texts import check_disagreement, head_of
 
@@ -159,8 +158,6 @@ def attempt(name: str, group: Any, rank: int, size: int) -> tuple[str, str]:
 def disagree(rank: int, size: int, layout: str) -> list[tuple[str, str, float, str]]:
     seen = []
     for name in CASES:
-        if mismatch_pending(name, layout):
-            continue
         print(name, flush=True)
         group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=STUCK + 3))
         begin = time.monotonic()
@@ -180,8 +177,6 @@ LAYOUTS = {"shm": ("aaa", "SHM"), "gloo": ("aaa", "GLOO"), "hosts": ("abb", "SHM
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_rank_gets_both_sides(layout: str) -> None:
-    if all(mismatch_pending(name, layout) for name in CASES):
-        pytest.skip("the inner Gloo runs these collectives (tests/conformance/pending.py)")
     hosts, communicator = LAYOUTS[layout]
     env = [{"CGX_HOST_ID": host, "CGX_INNER_COMMUNICATOR_TYPE": communicator} for host in hosts]
     limit = AT_ONCE if layout == "shm" else STUCK

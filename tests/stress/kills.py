@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.conformance.pending import kill_pending
 from tests.distributed import RankPool
 from tests.faults import killing
 
@@ -30,14 +29,11 @@ Found = tuple[str, str, float, list[str]]
 
 
 def draw(seed: int, number: int) -> killing.Kill:
-    """Experiment `number`; one that is not pending."""
+    """Experiment `number`."""
     rng = random.Random(f"{seed}/{number}")
-    while True:
-        call = rng.choice(list(killing.CALLS))
-        layout = rng.choice(list(killing.LAYOUTS))
-        nbytes = rng.choice(SHORT if rng.random() < 0.5 else LONG)
-        if not kill_pending(call, layout, nbytes):
-            return killing.draw(rng, call, layout, nbytes)
+    call = rng.choice(list(killing.CALLS))
+    layout = rng.choice(list(killing.LAYOUTS))
+    return killing.draw(rng, call, layout, rng.choice(SHORT if rng.random() < 0.5 else LONG))
 
 
 def lane(

@@ -16,7 +16,6 @@ import torch.distributed as dist
 import tests.stress.board
 from tests import warm
 from tests.conformance.catalogue import CATALOGUE
-from tests.conformance.pending import stress_pending
 from tests.distributed import ROOT, run_pooled
 from tests.stress import judge, program
 from tests.stress.board import Board
@@ -76,7 +75,7 @@ def test_a_seed_is_a_program():
     calls = [call for e in episodes for step in e.steps for call in step.calls]
     assert {call.kind for call in calls} == {*program.ENGINE, program.EXACT}
     drawn = {call.case.op for call in calls if call.case}
-    assert drawn >= {op for op in CATALOGUE if not stress_pending(op)} - {"all_gather_uneven"}
+    assert drawn == set(CATALOGUE)
     assert all(2 <= episode.size <= 6 for episode in episodes)
     assert max(c.numel for e in episodes for s in e.steps for c in s.calls) > program.LARGEST // 2
 
