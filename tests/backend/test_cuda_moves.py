@@ -84,7 +84,8 @@ def moves(rank, size, hosts, communicator):
     stats = torch_cgx.stats(group)
     dist.destroy_process_group(group)
     assert stats["cuda_communicator"] == communicator, stats
-    assert stats["calls"] == calls, stats
+    ways = [entry["way"] for entry in torch_cgx.flight_record()["entries"][-calls:]]
+    assert {way.split(" over ")[-1] for way in ways} == {f"{communicator}, exact"}, ways
 
 
 @pytest.mark.parametrize(
