@@ -137,9 +137,7 @@ def _all_to_all_compressed(rank: int, ranks: int, nbytes: int) -> Call:
         [x],
         lambda: [out],
         within=_PERIOD / 15,  # twice what rounding to 15 steps explains
-        on_cgx=lambda group: torch_cgx.all_to_all_single(  # type: ignore[attr-defined]
-            out, x, group=group, config={"bits": 4}
-        ),
+        on_cgx=lambda group: torch_cgx.all_to_all_single(out, x, group=group, config={"bits": 4}),
     )
 
 

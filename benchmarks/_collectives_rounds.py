@@ -199,7 +199,7 @@ def to_rows(rounds: list[list[Row]], place: Row) -> list[Row]:
 
 
 def to_copy_rows(rounds: list[list[Row]], place: Row) -> list[Row]:
-    """of_copy: bytes per second of the tensor that a rank gets, over those of a copy."""
+    """of_copy: the speed at which a rank gets its tensor, divided by the speed of a copy."""
     rows = []
     for same in zip(*rounds, strict=True):
         first = same[0]

@@ -6,10 +6,10 @@
     pipelining.compress(stage, activations={"bits": 8}, gradients={"bits": 8})
     schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=loss)
 
-A stage gives a schedule the sends and receives of a microbatch as `P2POp`s. Here those of long
-floating tensors carry messages of bytes in place of the values: encoded when the schedule asks for
-the sends, decoded when it has waited for the receives, and runs the microbatch. So every schedule
-works, and every backend that sends bytes.
+A stage gives a schedule the sends and receives of a microbatch as `P2POp`s. `compress` replaces
+the values of long floating tensors in them by encoded bytes: the stage encodes when the schedule
+asks for the sends, and decodes when the schedule runs the microbatch. So every schedule works, and
+every backend that sends bytes.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def compress(
     stage: a PipelineStage, or what `build_stage` returns. activations, gradients: a dict of "bits",
     "codec", ... as `config` of `torch_cgx.all_reduce`, or a codec of `torch_cgx.codecs`; None:
     exact. What it leaves open comes from the stage's group, if that is of cgx, else from the
-    environment. min_size: tensors of fewer values are exact, as are those that are not fp32, fp16
-    or bf16.
+    environment. min_size: tensors of fewer values are exact; so are tensors of
+    other types than fp32, fp16 and bf16.
 
     A stage computes with the decoded activations, and the one that sent them with its own; the
     gradients pass the rounding as if it were not there. They keep no residual: a message belongs

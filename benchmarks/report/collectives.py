@@ -181,8 +181,8 @@ def _copy_table(rows: list[Row], facts: dict[str, Any]) -> list[str]:
     columns = _columns(rows, sorted({row["bytes"] for row in rows}))
     copies = [row["copy_gb_per_s"] for row in rows]
     caption = (
-        "Bytes of the tensor that a rank gets, per second, over those of a copy of such a tensor "
-        f"by all ranks at once ({min(copies):.1f} to {max(copies):.1f} GB/s each)."
+        "The speed at which a rank gets its tensor, divided by the speed of a copy of such a "
+        f"tensor by all ranks at once ({min(copies):.1f} to {max(copies):.1f} GB/s each)."
     )
     return [*head(caption, ["", *_titles(columns)]), *_grid(rows, columns, "of_copy")]
 

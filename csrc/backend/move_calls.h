@@ -19,8 +19,8 @@ namespace cgx {
 
 class MoveBuilder;
 
-/// `codec`: raw_codec() for exact values, which may be of any type. Tensors are those that serves()
-/// takes. ValueError, TypeError: tensors that do not fit each other or the call.
+/// Tensors must be such that serves() is true. `codec`: raw_codec() moves exact values of any type.
+/// ValueError, TypeError: tensors that do not fit each other or the call.
 /// Thread-safe.
 class MoveCalls {
  public:

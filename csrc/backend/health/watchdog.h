@@ -105,6 +105,8 @@ class Watchdog final : public Watched {
 
  private:
   using Clock = std::chrono::steady_clock;
+  /// Calls that a stuck rank reports: it may have passed the one that a peer is stuck in.
+  static constexpr size_t kRecent = 16;
 
   /// "the process of rank 2 has ended", or empty. Processes that had done their part of the call do
   /// not count.

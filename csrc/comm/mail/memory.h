@@ -72,7 +72,7 @@ class MailMemory {
 
   /// The ring of messages from this rank to `to`, made by the first call. ResourceError.
   virtual MailRing& own(int to) = 0;
-  /// The ring of messages from `from` to this rank; null: there is none yet.
+  /// The ring of messages from `from` to this rank. Null before its first message.
   virtual MailRing* of(int from) = 0;
 
   /// False: the process of `peer` has ended.

@@ -18,7 +18,7 @@ class RingWriter {
   bool has_room(size_t payload);
   /// There must be room. The receiver sees it at once.
   void write(const MailPacket& packet, const std::byte* payload, size_t bytes);
-  /// The next message that the receiver has granted; false: there is none.
+  /// Takes the next message that the receiver has granted. False if it has granted no other.
   bool next_grant(uint64_t& id);
 
  private:
@@ -33,7 +33,7 @@ class RingReader {
  public:
   explicit RingReader(MailRing& ring) : ring_(ring) {}
 
-  /// The next packet, which is whole; false: there is none.
+  /// Shows the next packet once it is whole. False if none is.
   bool peek(MailPacket& packet);
   /// Copies its payload.
   void read(const MailPacket& packet, std::byte* to) const;
