@@ -232,6 +232,7 @@ void Engine::carry_out(const Plan& plan, const RunOptions& options, const Work& 
       failure.rank = rank_;
       failure.call = title().call;
     }
+    explaining_ = true;  // until broken_ is set
     if (explain_) failure = explain_(std::move(failure));
     std::lock_guard<std::mutex> lock(state_mutex_);
     failure = broken_by(failure);
@@ -281,6 +282,11 @@ std::optional<Failure> Engine::known_failure() {
     if (auto known = comm->failure()) return known;
   }
   return std::nullopt;
+}
+
+bool Engine::looks_for_cause() {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  return !broken_ && explaining_;
 }
 
 std::optional<Failure> Engine::first_cause() {

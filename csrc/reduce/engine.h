@@ -131,7 +131,9 @@ class Engine {
 
   /// The cause if the group is broken, as far as it is known here. Never waits.
   std::optional<Failure> failure();
-  /// The same for errors of later calls: waits for the cause if a run() is just finding it out.
+  /// A run() has failed and is finding out the cause: what failure() says may be a consequence of it.
+  bool looks_for_cause();
+  /// The same as failure() for errors of later calls: waits for the cause if a run() is just finding it out.
   std::optional<Failure> first_cause();
 
   /// Calls so far: the sequence number of the next one (key of stochastic rounding).
@@ -179,6 +181,7 @@ class Engine {
       state_mutex_;  // guards broken_, and the communicators against abort() during close()
   std::optional<Failure> broken_;  // first cause
   std::atomic<bool> running_{false};
+  std::atomic<bool> explaining_{false};  // and for good: the engine is broken then
   std::condition_variable explained_;  // a run() has set broken_
 };
 

@@ -241,16 +241,16 @@ def test_hashes_of_plans_are_for_debugging(level):
 
 
 class SlowErrorStore(dist.Store):
-    """Rank 0 writes its error late, as on a busy host."""
+    """Writes errors late, or looks for them slowly, as on a busy host."""
 
-    def __init__(self, store, rank, seconds):
+    def __init__(self, store, post_seconds=0.0, look_seconds=0.0):
         super().__init__()
         self._store = store
-        self._seconds = 0 if rank else seconds
+        self._post_seconds, self._look_seconds = post_seconds, look_seconds
 
     def compare_set(self, key, expected, desired):
         if key.endswith("cgx/failure"):
-            time.sleep(self._seconds)
+            time.sleep(self._post_seconds)
         return self._store.compare_set(key, expected, desired)
 
     def set(self, key, value):
@@ -263,6 +263,8 @@ class SlowErrorStore(dist.Store):
         return self._store.add(key, value)
 
     def check(self, keys):
+        if keys[0].endswith("cgx/failure"):
+            time.sleep(self._look_seconds)
         return self._store.check(keys)
 
     def delete_key(self, key):
@@ -280,7 +282,7 @@ def rank_0_is_late(rank, world_size, seconds):
     text = "no error"
     for number, late in enumerate(seconds):
         inner = dist.PrefixStore(f"late {number}", store())
-        slow = SlowErrorStore(inner, rank, late)  # C++ does not keep the Python half of it
+        slow = SlowErrorStore(inner, 0 if rank else late)  # C++ does not keep the Python half of it
         dist.init_process_group("cgx", store=slow, rank=rank, world_size=world_size)
         if rank == 0:
             time.sleep(1)
@@ -307,6 +309,28 @@ def rank_0_is_late(rank, world_size, seconds):
 def test_a_closed_connection_is_not_taken_for_the_cause(env, seconds):
     for text in run_pooled(rank_0_is_late, 2, seconds, env=env, backend=None):
         assert text.startswith("MismatchError") and "disagree" in text
+
+
+def looks_slowly(rank, world_size):
+    inner = dist.PrefixStore("looks slowly", store())
+    slow = SlowErrorStore(inner, look_seconds=0.25)
+    dist.init_process_group("cgx", store=slow, rank=rank, world_size=world_size)
+    dist.barrier()
+    try:
+        # The ranks of a host compare their calls; the other host sees a connection close.
+        dist.all_reduce(torch.ones(101 if rank == 1 else 100))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        dist.destroy_process_group()
+    return "no error"
+
+
+@pytest.mark.quiet
+def test_the_watch_leaves_the_cause_to_the_call_that_looks_for_it():
+    env = [{"CGX_HOST_ID": host} for host in "aab"]
+    for text in run_pooled(looks_slowly, 3, env=env, backend=None):
+        assert text.startswith("MismatchError") and "disagree" in text, text
 
 
 def slow_to_begin(rank, world_size):

@@ -197,6 +197,12 @@ Engine::Sight Watchdog::sight_of_ends() {
   return least;
 }
 
+std::optional<Failure> Watchdog::known_cause() {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  if (engine_ == nullptr || engine_->looks_for_cause()) return std::nullopt;
+  return engine_->failure();
+}
+
 Failure Watchdog::explain(Failure failure) {
   // Some communicators see that a process has ended; the others only see a lost connection.
   const bool symptom = failure.kind == FailureKind::kPeerLost;
@@ -238,11 +244,7 @@ void Watchdog::rethrow(const CallRecord& record, const std::string& text, bool e
   check_process(record);
   const bool late =
       text.find("imed out") != std::string::npos || text.find("imeout") != std::string::npos;
-  std::optional<Failure> known;
-  {
-    std::lock_guard<std::mutex> lock(attached_mutex_);
-    if (engine_ != nullptr) known = engine_->failure();
-  }
+  const std::optional<Failure> known = known_cause();
   if (known) throw_to(record, *known);
   Failure failure{late ? FailureKind::kTimeout : FailureKind::kPeerLost, text, label_->rank,
                   record.title().call};
@@ -262,11 +264,7 @@ void Watchdog::rethrow(const CallRecord& record, const std::string& text, bool e
 }
 
 void Watchdog::give_up(CallRecord& record, const Error& error) {
-  std::optional<Failure> known;
-  {
-    std::lock_guard<std::mutex> lock(attached_mutex_);
-    if (engine_ != nullptr) known = engine_->failure();
-  }
+  const std::optional<Failure> known = known_cause();
   Failure failure = known ? *known : failure_of(error);
   if (failure.rank < 0) failure.rank = label_->rank;
   if (!known) {
@@ -284,12 +282,7 @@ void Watchdog::check_process(const CallRecord& record) const {
 }
 
 Failure Watchdog::conclude(const CallRecord& record, Failure failure) {
-  {
-    std::lock_guard<std::mutex> lock(attached_mutex_);
-    if (engine_ != nullptr) {
-      if (auto known = engine_->failure()) return *known;
-    }
-  }
+  if (auto known = known_cause()) return *known;
   failure.rank = label_->rank;
   failure.call = record.title().call;
   if (failure.kind != FailureKind::kMismatch) failure = explain(std::move(failure));

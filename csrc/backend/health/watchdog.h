@@ -113,11 +113,15 @@ class Watchdog final : public Watched {
   std::string ended_peers_text(const CallRecord& call);
   std::vector<int> ended_peers(const CallRecord& call);
   Engine::Sight sight_of_ends();
+  /// Why the group is broken, unless a call is finding it out.
+  std::optional<Failure> known_cause();
   /// hesitate: the cause of the failure may be about to be posted by another rank.
   Failure explain(Failure failure, bool hesitate);
 
   Failure disagreement_of(const Fingerprint& mine, const PeerFingerprint& other) const;
   void abort_inner();
+  /// One communicator knows of a failure: ends the waits over the others, too.
+  void spread(const Failure& broken);
   /// True if a look into the store has found something, by which the group is broken now.
   bool act_on_finding();
   void compare_when_stuck(Clock::time_point now);
@@ -148,6 +152,7 @@ class Watchdog final : public Watched {
   bool inner_aborted_ = false;
 
   // Used by the watch's thread only.
+  bool broken_before_ = false;  // at the last look, too
   bool engines_failed_ = false;
   CallPatience patience_;
   ConnectionWatch connections_;

@@ -39,16 +39,7 @@ void Watchdog::look() {
       }
     }
   }
-  if (broken) {
-    // One communicator knows: its peers have failed. A wait over another one must end, too.
-    if (!std::exchange(engines_failed_, true)) {
-      std::lock_guard<std::mutex> lock(attached_mutex_);
-      for (Engine* engine : {engine_, second_}) {
-        if (engine != nullptr) engine->fail(*broken);
-      }
-    }
-    return abort_inner();
-  }
+  if (broken) return spread(*broken);
   const auto now = Clock::now();
   if (act_on_connections(calls, now)) return;
   patience_.look(now, moved);
@@ -77,6 +68,25 @@ void Watchdog::look() {
     listen_when_quiet(*calls.front(), now);
   }
   compare_when_stuck(now);
+}
+
+void Watchdog::spread(const Failure& broken) {
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    // A call that sees its connection closed still has to learn why, from the store: until then this
+    // failure is a consequence, and nobody else may take it for the cause. The next look comes after
+    // its error has reached the engine.
+    if (!std::exchange(broken_before_, true)) return;
+    for (Engine* engine : {engine_, second_}) {
+      if (engine != nullptr && engine->looks_for_cause()) return;
+    }
+    if (!std::exchange(engines_failed_, true)) {
+      for (Engine* engine : {engine_, second_}) {
+        if (engine != nullptr) engine->fail(broken);
+      }
+    }
+  }
+  abort_inner();
 }
 
 bool Watchdog::act_on_connections(std::vector<CallRecordPtr> calls, Clock::time_point now) {
