@@ -27,11 +27,11 @@ constexpr int kTicks = 50;
 // A driver that has work leaves the lock to others for so long, at most.
 constexpr microseconds kMakeWay{200};
 
-// Spinning pays off only while the peers can run at the same time.
+// Longest spin. Of more ranks than cores: what they let others run for.
+constexpr microseconds kSpin{100}, kCrowdedSpin{50};
 nanoseconds mail_spin(int size) {
-  cpu_set_t cores;
-  const int available = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  return available == 1 ? nanoseconds(0) : microseconds(size <= available ? 100 : 1);
+  const int cores = available_cores();
+  return cores == 1 ? nanoseconds(0) : size <= cores ? kSpin : kCrowdedSpin;
 }
 // The thread drives beside threads that compute.
 constexpr microseconds kBackgroundSpin{20};
@@ -46,6 +46,7 @@ std::shared_ptr<Mail> Mail::make(std::unique_ptr<MailMemory> memory,
 Mail::Mail(std::unique_ptr<MailMemory> memory, MailDisagreement disagreement)
     : memory_(std::move(memory)),
       process_(process_token()),
+      crowded_(memory_->size() > available_cores()),
       spin_(mail_spin(memory_->size())),
       book_(*memory_, std::move(disagreement)) {}
 
@@ -192,13 +193,19 @@ void Mail::drive(Lock& lock, const MailTransfer* target, const Deadline& deadlin
     }
     if (++looks % kLooksPerClock != 0) {
       lock.unlock();
-      cpu_relax();
+      let_peers_run(crowded_);
       lock.lock();
       continue;
     }
     const auto now = Clock::now();
     if (looks == kLooksPerClock) idle_since = now;
-    if (now - idle_since < spin && !shares_core()) continue;
+    if (now - idle_since < spin) {
+      if (crowded_ || !shares_core()) continue;
+      if (own_core_.leave()) {
+        note_core();
+        continue;
+      }
+    }
     if (deadline.expired()) return;
     sleep(lock, deadline, looked);
     note_core();
@@ -207,7 +214,7 @@ void Mail::drive(Lock& lock, const MailTransfer* target, const Deadline& deadlin
 }
 
 void Mail::note_core() {
-  core_ = sched_getcpu() + 1;
+  core_ = OwnCore::now();
   memory_->state(memory_->rank()).core.store(core_, std::memory_order_relaxed);
 }
 

@@ -29,6 +29,7 @@
 #include "comm/mail/book.h"
 #include "comm/mail/memory.h"
 #include "comm/mail/transfer.h"
+#include "comm/own_core.h"
 
 namespace cgx {
 
@@ -73,8 +74,6 @@ class Mail : public std::enable_shared_from_this<Mail> {
   /// left to do.
   void drive(Lock& lock, const MailTransfer* target, const Deadline& deadline);
   void sleep(Lock& lock, const Deadline& deadline, Clock::time_point& looked);
-  /// On a busy machine a rank that was woken may run on the core of the one that has woken it: to
-  /// spin there would keep it from what is waited for.
   void note_core();
   bool shares_core() const;
   /// While bytes move.
@@ -87,6 +86,7 @@ class Mail : public std::enable_shared_from_this<Mail> {
 
   const std::unique_ptr<MailMemory> memory_;
   const uint64_t process_;
+  const bool crowded_;
   const std::chrono::nanoseconds spin_;
   std::atomic<int> knocking_{0};  // threads that want the lock
   std::atomic<bool> closed_{false};
@@ -96,7 +96,8 @@ class Mail : public std::enable_shared_from_this<Mail> {
   std::vector<std::pair<MailTransferPtr, Deadline>> limits_;
   int waiters_ = 0;
   bool driving_ = false;
-  int core_ = 0;                     // 1 + that of the driver
+  int32_t core_ = 0;                 // that of the driver
+  OwnCore own_core_;
   bool asleep_ = false;              // the thread has nothing to do, and must be woken
   uint64_t generation_ = 0;          // of calls
   std::condition_variable changed_;  // a transfer is over, or the driver leaves

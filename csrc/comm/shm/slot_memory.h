@@ -64,6 +64,7 @@ struct RankState {
 
   alignas(kCacheLine) std::atomic<uint32_t> presence;
   std::atomic<uint64_t> process;  // process_token() of the rank
+  std::atomic<int32_t> core;      // OwnCore::now() of its last long wait; 0: none
 
   /// Collective k is in calls[k % kFingerprints]. `number` is 0 while the words are being written.
   struct CallFingerprint {

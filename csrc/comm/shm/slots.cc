@@ -1,7 +1,5 @@
 #include "comm/shm/slots.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -22,10 +20,9 @@ using std::chrono::nanoseconds;
 // that does the same work in step comes within this. Spinning pays off only while the peer can run
 // at the same time.
 nanoseconds spin_limit_for(int size) {
-  cpu_set_t cores;
-  const int available = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  if (available == 1) return nanoseconds(0);
-  return std::chrono::microseconds(size <= available ? 300 : 1);
+  const int cores = available_cores();
+  if (cores == 1) return nanoseconds(0);
+  return std::chrono::microseconds(size <= cores ? 300 : 50);
 }
 constexpr nanoseconds kLeastSpin{500};
 constexpr int kLooksPerClock = 16;
@@ -42,6 +39,7 @@ SlotExchange::SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory
       long_slots_(std::move(long_slots)),
       capacity_(memory.layout().capacity),
       process_(process_token()),
+      crowded_(memory.layout().size > available_cores()),
       spin_limit_(spin_limit_for(memory.layout().size)),
       spin_(spin_limit_),
       sent_(memory.layout().size, 0),
@@ -107,17 +105,26 @@ void SlotExchange::ring(int peer) {
 }
 
 template <typename Ready>
-bool SlotExchange::spin(Ready ready, Deadline::Clock::time_point start) {
+bool SlotExchange::spin(int peer, Ready ready, Deadline::Clock::time_point start) {
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (ready()) {
         spin_ = std::min(spin_limit_, spin_ * 2);
         return true;
       }
-      cpu_relax();
+      let_peers_run(crowded_);
     }
+    if (!crowded_ && spin_limit_ > spin_limit_.zero()) part_from(peer);
   } while (Deadline::Clock::now() - start < spin_);
   return false;
+}
+
+void SlotExchange::part_from(int peer) {
+  std::atomic<int32_t>& mine = memory_.rank(rank_).core;
+  const int32_t core = OwnCore::now();
+  if (mine.load(std::memory_order_relaxed) != core) mine.store(core, std::memory_order_relaxed);
+  if (memory_.rank(peer).core.load(std::memory_order_relaxed) != core || !own_core_.leave()) return;
+  mine.store(OwnCore::now(), std::memory_order_relaxed);
 }
 
 void SlotExchange::slept(nanoseconds waited) {
@@ -131,7 +138,7 @@ template <typename Ready>
 void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline, Ready ready) {
   if (ready()) return;
   const auto since = Deadline::Clock::now();
-  if (spin(ready, since)) return;
+  if (spin(peer, ready, since)) return;
   RankState& me = memory_.rank(rank_);
   const RankState& other = memory_.rank(peer);
   auto looked = Deadline::Clock::now();

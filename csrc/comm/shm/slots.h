@@ -22,6 +22,7 @@
 
 #include "comm/communicator.h"
 #include "comm/failure.h"
+#include "comm/own_core.h"
 #include "comm/shm/slot_memory.h"
 
 namespace cgx {
@@ -112,7 +113,9 @@ class SlotExchange : public Communicator {
   template <typename Ready>
   void wait_for(int peer, const char* what, const Deadline& deadline, Ready ready);
   template <typename Ready>
-  bool spin(Ready ready, Deadline::Clock::time_point start);
+  bool spin(int peer, Ready ready, Deadline::Clock::time_point start);
+  /// Keeps this rank's thread off the core of the peer that it waits for.
+  void part_from(int peer);
   /// Called after a wait that slept: adapts the spinning time of the next wait.
   void slept(std::chrono::nanoseconds waited);
   void ring(int peer);
@@ -133,6 +136,8 @@ class SlotExchange : public Communicator {
   std::unique_ptr<LongSlots> long_slots_;
   size_t capacity_;
   uint64_t process_;
+  bool crowded_;
+  OwnCore own_core_;
   std::chrono::nanoseconds spin_limit_;
   std::chrono::nanoseconds spin_;  // how long the next wait spins, at most
 
