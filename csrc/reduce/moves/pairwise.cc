@@ -13,7 +13,7 @@ namespace {
 
 // Bytes aimed at for an exchange over shared memory: few enough that what one rank has written is
 // still in the cache when another one reads it. On a GPU longer ones cost fewer launches.
-constexpr size_t kExchangeBytes = size_t{512} << 10;
+constexpr size_t kExchangeBytes = size_t{1} << 20;
 
 // One communicator serves all ranks, or two do: inside the host, and between hosts.
 class Pairwise {
