@@ -131,6 +131,26 @@ def test_all_messages_of_a_call_travel_before_the_reader_looks() -> None:
         b.release(0)
 
 
+def test_the_first_receive_of_a_call_is_posted_before_the_call() -> None:
+    """And every message arrives whole, the shorter and the longer ones in turns."""
+    network, (a, b) = relays(2)
+    for number, length in enumerate([5, EAGER - 8, EAGER - 7, 5, 100_000, 90_000, 5, 1]):
+        text = bytes([number]) * length
+        for comm in (a, b):
+            comm.begin_call()
+        if number > 0:
+            assert network.receives(1) == 1
+        b.expect([0], length)
+        a.open([b"", text])
+        a.post()
+        assert b.peek(0) == text[: EAGER - 8]
+        assert b.receive(0) == text
+        b.release(0)
+        a.flush(timeout=5)
+    assert network.overruns == 0
+    assert b.staging_bytes < 2 * 100_000
+
+
 def test_memory_is_that_of_the_most_messages_at_once() -> None:
     _, (a, b) = relays(2)
     held = set()

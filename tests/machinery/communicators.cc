@@ -218,6 +218,7 @@ void bind_communicators(py::module_& module) {
       .def("set_tags", &MockNetwork::set_tags)
       .def("forge_length", &MockNetwork::forge_length)
       .def("fail_after", &MockNetwork::fail_after)
+      .def("receives", &MockNetwork::receives)
       .def_property_readonly("overruns", &MockNetwork::overruns);
   module.def("make_in_process_group", &make_in_process, py::arg("size"), py::arg("slot_bytes"),
              py::arg("slots") = 2);

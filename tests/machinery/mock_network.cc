@@ -301,4 +301,13 @@ int MockNetwork::overruns() const {
   return state_->overruns;
 }
 
+int MockNetwork::receives(int rank) const {
+  std::lock_guard lock(state_->mutex);
+  size_t waiting = 0;
+  for (const auto& [key, queue] : state_->queues) {
+    if (std::get<1>(key) == rank) waiting += queue.receives.size();
+  }
+  return static_cast<int>(waiting);
+}
+
 }  // namespace cgx

@@ -43,6 +43,9 @@ class MockNetwork {
   /// Messages that were longer than their receive; real libraries kill the process.
   int overruns() const;
 
+  /// Receives of `rank` that no message has met yet.
+  int receives(int rank) const;
+
   struct State;
 
  private:

@@ -83,6 +83,19 @@ class RelayPool {
     return buffer;
   }
 
+  /// A buffer that is kept for long: of no more than twice `bytes`.
+  RelayBuffer take_small(size_t bytes) {
+    RelayBuffer buffer;
+    for (size_t i = 0; i < free_.size(); ++i) {
+      if (free_[i].bytes() < bytes || free_[i].bytes() > 2 * bytes) continue;
+      buffer = std::move(free_[i]);
+      free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(i));
+      return buffer;
+    }
+    grow(buffer, bytes);
+    return buffer;
+  }
+
   /// The same as RelayBuffer::grow, for a buffer taken here.
   void grow(RelayBuffer& buffer, size_t bytes, size_t kept = 0) {
     bytes_ -= buffer.bytes();

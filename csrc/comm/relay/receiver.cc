@@ -28,7 +28,10 @@ void back_off(int round) {
 }  // namespace
 
 Receiver::Receiver(GuardedLibrary& library, RelayPool& pool)
-    : library_(library), pool_(pool), sources_(static_cast<size_t>(library.size())) {}
+    : library_(library),
+      pool_(pool),
+      stands_(library.point_to_point().lets_go()),
+      sources_(static_cast<size_t>(library.size())) {}
 
 bool Receiver::cancel() {
   bool busy = false;
@@ -39,13 +42,17 @@ bool Receiver::cancel() {
         pending->reset();
       }
     }
+    in.standing.reset();
   }
   return busy;
 }
 
 void Receiver::abandon() {
   for (Source& in : sources_) {
-    for (IncomingMessage& message : in.messages) message.buffer.abandon();
+    for (IncomingMessage& message : in.messages) {
+      message.buffer.abandon();
+      message.beginning.abandon();
+    }
   }
 }
 
@@ -90,15 +97,25 @@ void Receiver::start_receive(int peer) {
   const bool has_rest = next.known() && kFrame + next.bytes > place;
   LengthClass rest;
   if (has_rest) rest = library_.class_of(kFrame + next.bytes - place, kAgreedTag);
-  library_.guarded(peer, "making room for a message from",
-                   [&] { message.buffer = pool_.take(place + rest.room); });
+  const bool stands = next.announced && in.standing;
+  if (stands && !has_rest) {
+    message.buffer = std::move(in.standing_buffer);
+  } else {
+    library_.guarded(peer, "making room for a message from",
+                     [&] { message.buffer = pool_.take(place + rest.room); });
+  }
   auto receive = [&](int tag, size_t offset, size_t bytes) {
     return library_.guarded(peer, "posting a receive from", [&] {
       return library_.point_to_point().receive(peer, tag, message.buffer.data() + offset, bytes);
     });
   };
   if (next.announced) {
-    message.first = receive(kFirstTag, 0, kEager);
+    if (stands) {
+      message.first = std::move(in.standing);
+      if (has_rest) message.beginning = std::move(in.standing_buffer);
+    } else {
+      message.first = receive(kFirstTag, 0, kEager);
+    }
     if (has_rest) message.rest = receive(rest.tag, kEager, rest.room);
     if (!next.known()) ++in.unknown;
   } else {
@@ -108,8 +125,27 @@ void Receiver::start_receive(int peer) {
   ++in.started;
 }
 
+void Receiver::stand(int peer) {
+  Source& in = sources_[peer];
+  library_.guarded(peer, "posting a receive from", [&] {
+    in.standing_buffer = pool_.take_small(kEager);
+    in.standing =
+        library_.point_to_point().receive(peer, kFirstTag, in.standing_buffer.data(), kEager);
+  });
+}
+
+void Receiver::join(IncomingMessage& message) {
+  if (message.beginning.data() == nullptr) return;
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, message.beginning.data(), kFrame);
+  std::memcpy(message.buffer.data(), message.beginning.data(),
+              bytes < kEager - kFrame ? kFrame + bytes : kEager);
+  pool_.give(std::move(message.beginning));
+}
+
 // Looks at the length in a first frame that has come.
 void Receiver::measure(int peer, IncomingMessage& message) {
+  join(message);
   uint64_t bytes = 0;
   std::memcpy(&bytes, message.buffer.data(), kFrame);
   if (bytes == 0 || bytes > library_.capacity()) {
@@ -255,6 +291,7 @@ void Receiver::release(int peer) {
   pool_.give(std::move(message.buffer));
   in.released = in.taken;
   advance(peer);
+  if (stands_ && message.announced && library_.in_call() && !in.standing) stand(peer);
 }
 
 }  // namespace cgx::relay

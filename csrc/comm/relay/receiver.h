@@ -6,6 +6,9 @@
 // is known, and the receive of the rest posted), taken (shown to the reader). advance() moves them
 // on and never waits; every wait of the relay, for a send as well, moves the messages of all peers
 // on meanwhile.
+// Where receives may stay posted (PointToPoint::lets_go()), a peer from which a call's first message
+// has come has a receive of its next one standing: Gloo sends at once only what it knows a receive
+// of, and the word of the receive takes as long as the message.
 // Errors: MismatchError for a length that is not allowed or not the expected one; ConfigError for
 // calls out of order; all others as GuardedLibrary.
 // Thread-safety: one thread at a time.
@@ -55,6 +58,7 @@ class Receiver {
   /// One incoming message.
   struct IncomingMessage {
     RelayBuffer buffer;
+    RelayBuffer beginning;  // the first frame lies here, until it has come
     bool announced = true;
     size_t promise = 0;  // of an announced one: the length that the reader expects; 0: none
     std::unique_ptr<Pending> first;  // the first frame, or the whole of a message not announced
@@ -85,6 +89,8 @@ class Receiver {
     uint64_t released = 0;
     uint64_t unknown = 0;  // announced without a promise, started and not measured
     bool expected_in_call = false;
+    RelayBuffer standing_buffer;
+    std::unique_ptr<Pending> standing;  // receive of the next first frame
     IncomingMessage& message(uint64_t number) { return messages[number % kIncoming]; }
   };
 
@@ -100,6 +106,10 @@ class Receiver {
   /// Makes sure that the next message that the reader has not taken is expected.
   void need_next(int peer);
   void start_receive(int peer);
+  /// Posts the receive of the first frame of a later call.
+  void stand(int peer);
+  /// Puts a first frame that has come in front of the rest.
+  void join(IncomingMessage& message);
   void measure(int peer, IncomingMessage& message);
   void start_rests(const Deadline& deadline);
   bool advance_others(int peer);
@@ -107,6 +117,7 @@ class Receiver {
 
   GuardedLibrary& library_;
   RelayPool& pool_;
+  const bool stands_;
   std::vector<Source> sources_;  // by rank
 };
 

@@ -133,8 +133,11 @@ void Side::send(size_t round) {
   if (round > 0) return;
   for (int p : targets_) {
     const Flow& flow = out_[static_cast<size_t>(p)];
-    if (flow.direct) send_directly(p, flow);
+    if (flow.direct) queue_send(p, flow);
   }
+  if (sending_ || queued_.empty()) return;
+  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+  start_next_send();
 }
 
 void Side::receive(size_t round) {
@@ -156,15 +159,18 @@ void Side::receive(size_t round) {
   }
 }
 
-void Side::send_directly(int peer, const Flow& flow) {
-  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+void Side::queue_send(int peer, const Flow& flow) {
   const size_t all = flow.piece.values * value_bytes_;
   for (size_t done = 0; done < all; done += kDirectChunk) {
-    const size_t bytes = std::min(kDirectChunk, all - done);
-    started_.push_back(
-        {peer, 0, transfers_.send_from(peer, kMoveLane, flow.piece.data + done, bytes)});
-    channel_.count_direct(bytes, 0);
+    queued_.push_back({peer, flow.piece.data + done, std::min(kDirectChunk, all - done)});
   }
+}
+
+void Side::start_next_send() {
+  const Outgoing next = queued_.front();
+  queued_.pop_front();
+  sending_ = {next.peer, transfers_.send_from(next.peer, kMoveLane, next.data, next.bytes)};
+  channel_.count_direct(next.bytes, 0);
 }
 
 void Side::receive_directly(int peer, const Flow& flow) {
@@ -172,19 +178,25 @@ void Side::receive_directly(int peer, const Flow& flow) {
   const size_t all = flow.piece.values * value_bytes_;
   for (size_t done = 0; done < all; done += kDirectChunk) {
     const size_t bytes = std::min(kDirectChunk, all - done);
-    started_.push_back(
-        {peer, bytes,
-         transfers_.receive_into(peer, kMoveLane, flow.piece.data + done, bytes, bytes)});
+    receiving_.push_back(
+        {peer, transfers_.receive_into(peer, kMoveLane, flow.piece.data + done, bytes, bytes)});
+    channel_.count_direct(0, bytes);
   }
+}
+
+void Side::wait_for(Transfer& transfer) {
+  transfers_.finish(*transfer.pending, transfer.peer, call_.deadline);
 }
 
 void Side::finish() {
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
-  for (Transfer& transfer : started_) {
-    transfers_.finish(*transfer.pending, transfer.peer, call_.deadline);
-    channel_.count_direct(0, transfer.received);
+  while (sending_) {
+    wait_for(*sending_);
+    sending_.reset();
+    if (!queued_.empty()) start_next_send();
   }
-  started_.clear();
+  for (Transfer& transfer : receiving_) wait_for(transfer);
+  receiving_.clear();
 }
 
 }  // namespace cgx

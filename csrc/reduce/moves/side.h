@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -46,9 +47,13 @@ class Side {
     /// A message goes without values: they travel beside it, or there are none.
     bool notice = false;
   };
+  struct Outgoing {
+    int peer;
+    const std::byte* data;
+    size_t bytes;
+  };
   struct Transfer {
     int peer;
-    size_t received;  // bytes; 0: a send
     std::unique_ptr<Pending> pending;
   };
 
@@ -57,7 +62,9 @@ class Side {
   size_t payload(const Flow& flow, size_t round) const;
   std::byte* at(const Flow& flow, size_t round) const;
   void write(const Flow& flow, size_t round, std::byte* message);
-  void send_directly(int peer, const Flow& flow);
+  void queue_send(int peer, const Flow& flow);
+  void start_next_send();
+  void wait_for(Transfer& transfer);
   void receive_directly(int peer, const Flow& flow);
 
   Call& call_;
@@ -74,8 +81,12 @@ class Side {
   std::vector<Flow> out_, in_;          // by number in the communicator
   Channel channel_;
   std::vector<size_t> bytes_;
+  // Sends from memory to memory that are to follow, one at a time: each rank begins with the rank
+  // behind it, so that no rank is sent to by all others at once, which a switch answers with loss.
+  std::deque<Outgoing> queued_;
   // Destroyed first: transfers that were under way at an error then no longer touch the tensors.
-  std::vector<Transfer> started_;
+  std::optional<Transfer> sending_;
+  std::vector<Transfer> receiving_;
 };
 
 }  // namespace cgx
