@@ -10,7 +10,7 @@
 
 namespace cgx {
 
-/// The first three numbers are on the wire (docs/wire_format.md); the others stay in a process.
+/// The numbers are on the wire (docs/wire_format.md): append, never renumber.
 enum class DType : uint8_t {
   kFloat32 = 0,
   kFloat16 = 1,

@@ -138,8 +138,11 @@ def write_commands(
     program = variables.get("CGX_TEST_WARM_NESTED", os.fspath(interpreter))
     lines = {"python": "", "torchrun": " -m torch.distributed.run"}
     for name, words in lines.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.quote(program)}{words} "$@"\n')
-        (folder / name).chmod(0o755)
+        line = f'#!/bin/sh\nexec {shlex.quote(program)}{words} "$@"\n'
+        # Not written here: a process that another thread forks meanwhile would hold the file open
+        # for writing, and whoever runs it then finds the text file busy.
+        install = ["install", "-m", "755", "/dev/stdin", os.fspath(folder / name)]
+        subprocess.run(install, input=line, text=True, check=True)
     return variables
 
 
