@@ -19,7 +19,13 @@ from tests.distributed import run_pooled
 
 AT_ONCE = 65536  # bytes: csrc/comm/mail/memory.h
 RING = 262144
+BEHIND_HEADER = 4096  # csrc/backend/inner/gloo_messages.cc
 TAGS = [0, 1, 1023, 1024, 70_000, 2**30 - 1, 2**31 - 1]
+
+
+def on(hosts: str) -> list[dict[str, str]]:
+    """One host, where messages go over shared memory, or several, between which Gloo has them."""
+    return [{"CGX_HOST_ID": host} for host in hosts]
 
 
 def fails(call: Callable[[], object], *words: str) -> str:
@@ -31,7 +37,9 @@ def fails(call: Callable[[], object], *words: str) -> str:
     return text
 
 
-CASES = {
+Case = tuple[torch.Tensor, torch.Tensor, str, str]  # what is sent and received, and their names
+
+CASES: dict[str, Case] = {
     "shorter": (torch.arange(4.0), torch.zeros(8), "4 float32 values (16", "8 float32 values (32"),
     "longer": (torch.arange(4.0), torch.zeros(2), "4 float32 values (16", "2 float32 values (8"),
     "nothing": (torch.zeros(0), torch.zeros(2), "0 float32 values (0", "2 float32 values (8"),
@@ -39,6 +47,21 @@ CASES = {
     "as bytes": (torch.zeros(4).bool(), torch.zeros(5).short(), "4 bool values", "5 int16 values"),
     "long": (torch.zeros(300_000), torch.zeros(299_999), "300000 float32", "299999 float32"),
     "strided": (torch.zeros(9)[::2], torch.zeros(9)[::3], "5 float32", "3 float32"),
+}
+
+# Bytes: what is sent, and what the receiver expects.
+BORDER = [(0, 1), (1, 0), (1, BEHIND_HEADER), (BEHIND_HEADER, 1), (32, 400_000), (400_000, 32)]
+for length in (BEHIND_HEADER - 1, BEHIND_HEADER + 1, BEHIND_HEADER + 4):
+    BORDER += [(length, BEHIND_HEADER), (BEHIND_HEADER, length)]
+BORDER_CASES: dict[str, Case] = {
+    f"{a} for {b} bytes": (
+        *(torch.zeros(a).byte(), torch.zeros(b).byte()),
+        *(f"{a} uint8 value", f"{b} uint8 value"),
+    )
+    for a, b in BORDER
+} | {
+    "longer type": (torch.zeros(1024), torch.zeros(1024).double(), "1024 float32", "1024 float64"),
+    "shorter type": (torch.zeros(1024).double(), torch.zeros(1024), "1024 float64", "1024 float32"),
 }
 
 
@@ -54,8 +77,8 @@ def exchange(way: int, rank: int, tensor: torch.Tensor, group: dist.ProcessGroup
         dist.recv(tensor, 0 if way == 0 else None, group)
 
 
-def mismatches(rank: int, size: int) -> None:
-    for number, (name, (x, y, sent, expected)) in enumerate(CASES.items()):
+def mismatches(rank: int, size: int, cases: dict[str, Case], first: int = 0) -> None:
+    for number, (name, (x, y, sent, expected)) in enumerate(cases.items(), first):
         print(name, flush=True)
         group = dist.new_group()
         words = (
@@ -65,9 +88,9 @@ def mismatches(rank: int, size: int) -> None:
         )
         before = y.clone()
         start = time.monotonic()
-        # A short message over shared memory is sent when it lies there.
-        at_once = os.environ["CGX_HOST_ID"] == "aa" and x.nbytes <= AT_ONCE
-        if rank == 0 and (name == "nothing" or at_once):
+        # A short message over shared memory is sent when it lies there, over Gloo with its header.
+        shared = os.environ["CGX_HOST_ID"] == "aa"
+        if rank == 0 and x.nbytes <= (AT_ONCE if shared else BEHIND_HEADER):
             exchange(number % 3, rank, x, group)
         else:
             fails(partial(exchange, number % 3, rank, y if rank else x, group), *words)
@@ -84,7 +107,12 @@ def mismatches(rank: int, size: int) -> None:
 @pytest.mark.parametrize("hosts", ["aa", "ab"])
 def test_messages_of_another_length_are_an_error_on_both_ranks(hosts):
     env = [{"CGX_HOST_ID": "aa" if hosts == "aa" else host} for host in hosts]
-    run_pooled(mismatches, 2, env=env, timeout=90)
+    run_pooled(mismatches, 2, CASES, env=env, timeout=90)
+
+
+@pytest.mark.parametrize("way", range(3))
+def test_short_and_long_messages_for_each_other_are_an_error(way):
+    run_pooled(mismatches, 2, BORDER_CASES, way, env=on("ab"), timeout=90)
 
 
 def order(rank: int, size: int) -> None:
@@ -141,9 +169,10 @@ def any_rank(rank: int, size: int) -> None:
             dist.send(torch.full((2,), float(rank)), 0)
 
 
-def test_messages_keep_their_order():
-    run_pooled(order, 2)
-    run_pooled(any_rank, 3)
+@pytest.mark.parametrize("hosts", ["aaa", "abc"])
+def test_messages_keep_their_order(hosts):
+    run_pooled(order, 2, env=on(hosts[:2]))
+    run_pooled(any_rank, 3, env=on(hosts))
 
 
 def left(rank: int, size: int) -> float:
@@ -184,6 +213,7 @@ def values(count: int, seed: int) -> torch.Tensor:
 def all_pairs(rank: int, size: int) -> None:
     """Each rank sends all others messages of many lengths, received in another order."""
     lengths = [0, 1, 63, 64, 65, 400, 5000, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1]
+    lengths += [BEHIND_HEADER - 1, BEHIND_HEADER, BEHIND_HEADER + 1]
     lengths += [RING - 64, RING, RING + 1, 3 * RING + 7]
     peers = [peer for peer in range(size) if peer != rank]
     plan = [(peer, n) for n in range(len(lengths)) for peer in peers]
@@ -242,9 +272,28 @@ def lengths_and_types(rank: int, size: int) -> None:
         assert torch.equal(box, grid[:1].expand(4, 8))
 
 
-def test_messages_of_all_lengths_and_types():
-    run_pooled(all_pairs, 4)
-    run_pooled(lengths_and_types, 2)
+@pytest.mark.parametrize("hosts", ["aaaa", "abcc"])
+def test_messages_of_all_lengths_and_types(hosts):
+    run_pooled(all_pairs, 4, env=on(hosts))
+    run_pooled(lengths_and_types, 2, env=on(hosts[:2]))
+
+
+def waited_twice(rank: int, size: int) -> None:
+    """A tensor is its owner's when the work has ended: another wait leaves it alone."""
+    for src, length in ((0, 5), (None, 5), (0, 5000), (None, 5000)):
+        sent, box = torch.ones(length), torch.zeros(length)
+        work = dist.irecv(box, src) if rank else dist.isend(sent, 1)
+        assert work is not None
+        work.wait()
+        assert rank == 0 or torch.all(box == 1)
+        box.fill_(7)
+        work.wait()
+        assert torch.all(box == 7)
+
+
+@pytest.mark.parametrize("hosts", ["aa", "ab"])
+def test_a_second_wait_changes_nothing(hosts):
+    run_pooled(waited_twice, 2, env=on(hosts))
 
 
 def both_ways(rank: int, size: int) -> None:

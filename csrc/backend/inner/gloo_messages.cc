@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -47,13 +48,29 @@ int values_tag(int tag, const MessageShape& shape) {
   return static_cast<int>(kHeaders + place);
 }
 
-at::Tensor header_of(const MessageShape& shape, int tag) {
-  at::Tensor header = at::empty({3}, at::TensorOptions(at::kLong));
-  auto* words = header.mutable_data_ptr<int64_t>();
-  words[0] = tag;
-  words[1] = static_cast<int64_t>(shape.dtype);
-  words[2] = shape.values;
-  return header;
+struct Header {
+  int64_t tag, dtype, values;
+};
+
+// Values of no more bytes travel behind their header. Both sides agree on that if they agree on
+// the shape.
+constexpr size_t kBehindHeader = 4096;
+
+bool behind_header(const at::Tensor& tensor) { return tensor.nbytes() <= kBehindHeader; }
+
+// Memory of a header and of `bytes` behind it.
+at::Tensor header_memory(size_t bytes) {
+  return at::empty({static_cast<int64_t>(sizeof(Header) + bytes)}, at::TensorOptions(at::kByte));
+}
+
+at::Tensor header_of(const at::Tensor& tensor, const MessageShape& shape, int tag) {
+  const size_t behind = behind_header(tensor) ? tensor.nbytes() : 0;
+  const Header header{tag, static_cast<int64_t>(shape.dtype), shape.values};
+  at::Tensor memory = header_memory(behind);
+  auto* bytes = memory.mutable_data_ptr<uint8_t>();
+  std::memcpy(bytes, &header, sizeof header);
+  if (behind > 0) std::memcpy(bytes + sizeof header, tensor.const_data_ptr(), behind);
+  return memory;
 }
 
 // The time that is left of a wait. 0 is "as the group", as Gloo has it.
@@ -92,22 +109,23 @@ class GlooMessages::Transfer {
   bool ended_ = false;
 };
 
-// One side of a message: a header and values, which are waited for one after the other.
+// One side of a message: a header and values, which are waited for one after the other, until both
+// are there.
 class GlooMessages::OneSide : public c10d::Work {
  public:
   explicit OneSide(c10d::OpType op) : Work(-1, op) {}
 
   bool wait(milliseconds timeout) override {
     std::lock_guard<std::mutex> one(waiting_);
-    bool done = false;
+    if (done_) return true;  // what the tensor holds now is the caller's
     try {
-      done = wait_for_both(timeout);
+      done_ = wait_for_both(timeout);
     } catch (...) {
       finish(std::current_exception());
       throw;
     }
-    if (done) finish();
-    return done;
+    if (done_) finish();
+    return done_;
   }
 
  protected:
@@ -115,6 +133,7 @@ class GlooMessages::OneSide : public c10d::Work {
 
  private:
   std::mutex waiting_;
+  bool done_ = false;  // guarded by waiting_
 };
 
 class GlooMessages::Sent final : public OneSide {
@@ -142,35 +161,44 @@ class GlooMessages::Sent final : public OneSide {
 struct GlooMessages::Expected {
   int rank, tag;
   MessageShape shape;
-  at::Tensor header = at::empty({3}, at::TensorOptions(at::kLong));
+  at::Tensor tensor;
+  at::Tensor header = header_memory(kBehindHeader);
 
   void compare(int source) const {
-    const auto* words = header.const_data_ptr<int64_t>();
-    if (words[0] != tag) {
-      throw MismatchError(str_of("rank ", source, " sends a message with the tag ", words[0],
+    Header sent;
+    std::memcpy(&sent, header.const_data_ptr<uint8_t>(), sizeof sent);
+    if (sent.tag != tag) {
+      throw MismatchError(str_of("rank ", source, " sends a message with the tag ", sent.tag,
                                  ", which is taken for the tag ", tag, " of rank ", rank,
                                  ": tags of 2^30 and more are not told apart; use smaller ones"));
     }
-    const MessageShape sent{static_cast<at::ScalarType>(words[1]), words[2]};
-    if (sent == shape) return;
-    throw MismatchError(message_disagreement(source, sent, rank, shape, tag));
+    const MessageShape theirs{static_cast<at::ScalarType>(sent.dtype), sent.values};
+    if (theirs == shape) return;
+    throw MismatchError(message_disagreement(source, theirs, rank, shape, tag));
   }
 
-  void post_values(Transfer& values, c10d::Backend& gloo, const at::Tensor& tensor,
-                   int peer) const {
-    if (tensor.numel() == 0) return;
+  // Of values that do not come behind the header.
+  void post_values(Transfer& values, c10d::Backend& gloo, int peer) const {
+    if (behind_header(tensor)) return;
     std::vector<at::Tensor> one = {tensor};
     values.post(gloo.recv(one, peer, values_tag(tag, shape)));
+  }
+
+  // Values that came behind the header, which has been compared.
+  void copy_values() const {
+    if (tensor.numel() == 0 || !behind_header(tensor)) return;
+    std::memcpy(tensor.mutable_data_ptr(), header.const_data_ptr<uint8_t>() + sizeof(Header),
+                tensor.nbytes());
   }
 };
 
 class GlooMessages::Received final : public OneSide {
  public:
-  Received(const BackendPtr& gloo, const at::Tensor& tensor, Expected expected, int peer)
+  Received(const BackendPtr& gloo, Expected expected, int peer)
       : OneSide(c10d::OpType::RECV), expected_(std::move(expected)), peer_(peer) {
     std::vector<at::Tensor> header = {expected_.header};
     header_.post(gloo->recv(header, peer, header_tag(expected_.tag)));
-    expected_.post_values(values_, *gloo, tensor, peer);
+    expected_.post_values(values_, *gloo, peer);
   }
   void abort() override {
     header_.abort();
@@ -183,6 +211,7 @@ class GlooMessages::Received final : public OneSide {
     const Patience patience(timeout);
     if (!header_.wait(patience.left())) return false;
     expected_.compare(peer_);
+    expected_.copy_values();
     return values_.wait(patience.left());
   }
 
@@ -195,10 +224,9 @@ class GlooMessages::Received final : public OneSide {
 // A receive whose transfers are posted when its turn has come.
 class GlooMessages::InTurn final : public OneSide {
  public:
-  InTurn(BackendPtr gloo, at::Tensor tensor, Expected expected, int peer)
+  InTurn(BackendPtr gloo, Expected expected, int peer)
       : OneSide(peer == kAnyRank ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV),
         gloo_(std::move(gloo)),
-        tensor_(std::move(tensor)),
         expected_(std::move(expected)),
         peer_(peer) {}
 
@@ -222,7 +250,7 @@ class GlooMessages::InTurn final : public OneSide {
         std::lock_guard<std::mutex> lock(state_);
         if (!aborted_) {
           source_ = source;
-          expected_.post_values(values_, *gloo_, tensor_, source);
+          expected_.post_values(values_, *gloo_, source);
           posted = true;
         }
       }
@@ -267,12 +295,12 @@ class GlooMessages::InTurn final : public OneSide {
       if (error_) std::rethrow_exception(error_);
       if (!posted_) return false;
     }
+    expected_.copy_values();
     return values_.wait(patience.left());
   }
 
  private:
   BackendPtr gloo_;
-  const at::Tensor tensor_;
   const Expected expected_;
   const int peer_;
   mutable std::mutex state_;  // guards what follows, and the posting of transfers
@@ -297,23 +325,23 @@ GlooMessages::~GlooMessages() {
 WorkPtr GlooMessages::send(const BackendPtr& gloo, const at::Tensor& tensor,
                            const MessageShape& shape, int peer, int tag) {
   TORCH_CHECK_VALUE(tag >= 0, "cgx: send: the tag is ", tag, "; allowed: 0 or more");
-  std::vector<at::Tensor> header = {header_of(shape, tag)}, one = {tensor};
+  std::vector<at::Tensor> header = {header_of(tensor, shape, tag)}, one = {tensor};
   WorkPtr first = gloo->send(header, peer, header_tag(tag)), second;
-  if (tensor.numel() > 0) second = gloo->send(one, peer, values_tag(tag, shape));
+  if (!behind_header(tensor)) second = gloo->send(one, peer, values_tag(tag, shape));
   return c10::make_intrusive<Sent>(std::move(first), std::move(second));
 }
 
 WorkPtr GlooMessages::receive(const BackendPtr& gloo, const at::Tensor& tensor,
                               const MessageShape& shape, int peer, int tag) {
   TORCH_CHECK_VALUE(tag >= 0, "cgx: recv: the tag is ", tag, "; allowed: 0 or more");
-  Expected expected{rank_, tag, shape};
+  Expected expected{rank_, tag, shape, tensor};
   std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(!closed_, "cgx: recv on rank ", rank_, ": the process group has been destroyed");
   const auto waiting = turns_.find(header_tag(tag));
   if (peer != kAnyRank && waiting == turns_.end()) {
-    return c10::make_intrusive<Received>(gloo, tensor, std::move(expected), peer);
+    return c10::make_intrusive<Received>(gloo, std::move(expected), peer);
   }
-  auto work = c10::make_intrusive<InTurn>(gloo, tensor, std::move(expected), peer);
+  auto work = c10::make_intrusive<InTurn>(gloo, std::move(expected), peer);
   if (waiting != turns_.end()) {
     waiting->second.push_back(work);
     return work;
