@@ -182,7 +182,7 @@ class Engine {
   std::optional<Failure> broken_;  // first cause
   std::atomic<bool> running_{false};
   std::atomic<bool> explaining_{false};  // and for good: the engine is broken then
-  std::condition_variable explained_;  // a run() has set broken_
+  std::condition_variable explained_;    // a run() has set broken_
 };
 
 }  // namespace cgx

@@ -51,7 +51,7 @@ class Place:
 
 def stress(place: Place) -> Any:
     whole = place.group("whole").stress(200, 1, 200_000)
-    split = place.group("split", part_bytes=17_000).stress(100, 2, 300_000)
+    split = place.group("split", part_bytes=75_000).stress(100, 2, 400_000)
     tiny = place.group("tiny").stress(500, 3, 64)
     return [whole, split, tiny]
 

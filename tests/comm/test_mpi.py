@@ -74,8 +74,8 @@ def test_progress_without_anybody_waiting(mock: MockMpi) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_random_exchanges(mock: MockMpi, size: int) -> None:
-    group = mock.group(size, part_bytes=20_000)
-    checked = on_threads(size, lambda rank: group[rank].stress(60, size, 60_000, 200_000))
+    group = mock.group(size, part_bytes=80_000)
+    checked = on_threads(size, lambda rank: group[rank].stress(60, size, 250_000, 400_000))
     assert all(isinstance(count, int) and (count > 0) == (size > 1) for count in checked), checked
     assert sum(mock.get("truncated", rank) for rank in range(size)) == 0
 

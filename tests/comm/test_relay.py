@@ -11,7 +11,7 @@ import pytest
 from tests import _machinery
 from torch_cgx import _C
 
-EAGER = 16384  # bytes of the first frame, 8 of which are the length
+EAGER = 72 << 10  # bytes of the first frame, 8 of which are the length
 
 
 def relays(
@@ -92,7 +92,7 @@ def test_later_messages_of_a_call_must_be_expected_with_their_length() -> None:
 
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize(
-    "believed, sent", [(40000, 70000), (70000, 40000), (100, 70000), (70000, 5)]
+    "believed, sent", [(140000, 170000), (170000, 140000), (100, 170000), (170000, 5)]
 )
 def test_who_believes_in_another_length_sees_the_beginning_and_then_an_error(
     believed: int, sent: int, lazy: bool
@@ -102,7 +102,7 @@ def test_who_believes_in_another_length_sees_the_beginning_and_then_an_error(
     for comm in (a, b):
         comm.begin_call()
     b.expect([0], believed)
-    b.expect([0], 90000)
+    b.expect([0], 190000)
     for text in texts:
         a.open([b"", text])
         a.post()
@@ -134,7 +134,7 @@ def test_all_messages_of_a_call_travel_before_the_reader_looks() -> None:
 def test_the_first_receive_of_a_call_is_posted_before_the_call() -> None:
     """And every message arrives whole, the shorter and the longer ones in turns."""
     network, (a, b) = relays(2)
-    for number, length in enumerate([5, EAGER - 8, EAGER - 7, 5, 100_000, 90_000, 5, 1]):
+    for number, length in enumerate([5, EAGER - 8, EAGER - 7, 5, 200_000, 90_000, 5, 1]):
         text = bytes([number]) * length
         for comm in (a, b):
             comm.begin_call()
@@ -148,7 +148,7 @@ def test_the_first_receive_of_a_call_is_posted_before_the_call() -> None:
         b.release(0)
         a.flush(timeout=5)
     assert network.overruns == 0
-    assert b.staging_bytes < 2 * 100_000
+    assert b.staging_bytes < 400_000
 
 
 def test_memory_is_that_of_the_most_messages_at_once() -> None:

@@ -96,7 +96,7 @@ class Mail : public std::enable_shared_from_this<Mail> {
   std::vector<std::pair<MailTransferPtr, Deadline>> limits_;
   int waiters_ = 0;
   bool driving_ = false;
-  int32_t core_ = 0;                 // that of the driver
+  int32_t core_ = 0;  // that of the driver
   OwnCore own_core_;
   bool asleep_ = false;              // the thread has nothing to do, and must be woken
   uint64_t generation_ = 0;          // of calls

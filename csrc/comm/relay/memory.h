@@ -83,11 +83,11 @@ class RelayPool {
     return buffer;
   }
 
-  /// A buffer that is kept for long: of no more than twice `bytes`.
+  /// A buffer that is kept for long: no larger one than is needed.
   RelayBuffer take_small(size_t bytes) {
     RelayBuffer buffer;
     for (size_t i = 0; i < free_.size(); ++i) {
-      if (free_[i].bytes() < bytes || free_[i].bytes() > 2 * bytes) continue;
+      if (free_[i].bytes() < bytes || free_[i].bytes() > bytes + 4096) continue;
       buffer = std::move(free_[i]);
       free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(i));
       return buffer;

@@ -9,8 +9,9 @@
 
 namespace cgx {
 
-/// Bytes of the first frame of a message; receivers post this size before they know the length.
-inline constexpr size_t kRelayEagerBytes = 16384;
+/// Bytes of the first frame of a message; receivers post this size before they know the length. With
+/// it a message of 64 KiB of values is one message of the library.
+inline constexpr size_t kRelayEagerBytes = size_t{72} << 10;
 
 /// A communicator over `library`. An announced message travels as 8 bytes of length (native byte
 /// order) and its first kRelayEagerBytes - 8 bytes with tag 0, then the rest, if there is one. So

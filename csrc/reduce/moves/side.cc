@@ -11,6 +11,14 @@ namespace {
 // Lane of direct transfers of moves.
 constexpr int kMoveLane = 0;
 
+// Values that go from memory to memory go in parts, so that those of both directions take turns in
+// a connection: a part alone would hold up the other direction's for its whole time on the wire.
+constexpr size_t kLeastPart = size_t{128} << 10, kMostPart = size_t{1} << 20;
+size_t part_bytes(size_t all) {
+  constexpr size_t kStep = size_t{64} << 10;
+  return std::clamp((all / 8 + kStep - 1) / kStep * kStep, kLeastPart, kMostPart);
+}
+
 }  // namespace
 
 Side::Side(Call& call, const Move& move, Communicator& comm, const std::vector<int>& members,
@@ -161,8 +169,9 @@ void Side::receive(size_t round) {
 
 void Side::queue_send(int peer, const Flow& flow) {
   const size_t all = flow.piece.values * value_bytes_;
-  for (size_t done = 0; done < all; done += kDirectChunk) {
-    queued_.push_back({peer, flow.piece.data + done, std::min(kDirectChunk, all - done)});
+  const size_t part = part_bytes(all);
+  for (size_t done = 0; done < all; done += part) {
+    queued_.push_back({peer, flow.piece.data + done, std::min(part, all - done)});
   }
 }
 
@@ -176,8 +185,9 @@ void Side::start_next_send() {
 void Side::receive_directly(int peer, const Flow& flow) {
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   const size_t all = flow.piece.values * value_bytes_;
-  for (size_t done = 0; done < all; done += kDirectChunk) {
-    const size_t bytes = std::min(kDirectChunk, all - done);
+  const size_t part = part_bytes(all);
+  for (size_t done = 0; done < all; done += part) {
+    const size_t bytes = std::min(part, all - done);
     receiving_.push_back(
         {peer, transfers_.receive_into(peer, kMoveLane, flow.piece.data + done, bytes, bytes)});
     channel_.count_direct(0, bytes);

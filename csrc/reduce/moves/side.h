@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <deque>
 #include <memory>
 #include <vector>
 
