@@ -154,6 +154,20 @@ def test_a_failure_reaches_all_hosts_while_the_failed_rank_lives_on(hosts, what)
             assert "MismatchError" in text and "rank 1 runs" in text, results
 
 
+def profiled(rank, world_size):
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(100))
+        dist.barrier()
+        group = dist.new_group()
+    dist.all_reduce(torch.ones(100), group=group)
+    return sorted({event.name for event in profile.events() if "gloo" in event.name})
+
+
+def test_a_receive_that_outlives_a_profile_is_not_in_it():
+    """Its end would write to memory of the profile that is freed by then."""
+    assert run_pooled(profiled, 2, env=on("ab")) == [[], []]
+
+
 def killed(rank, world_size):
     torch_cgx.all_reduce(torch.ones(5000), config={"bits": 4})
     dist.barrier()

@@ -39,6 +39,7 @@ def train(rank: int, size: int, kind: str) -> str:
     dtype = torch.float64 if kind.endswith("float64") else torch.float32
     model = DistributedDataParallel(make_model().to(dtype), bucket_cap_mb=0.01)
     model.register_comm_hook(state, cgx_hook)
+    dist.barrier()  # a rank that is still at the broadcast of the weights would get the error there
     if kind in _SECONDS:
         dist.group.WORLD.set_timeout(datetime.timedelta(seconds=_SECONDS[kind]))
     step = 0

@@ -1,6 +1,7 @@
 #include "comm/gloo/connections.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
 
 #include <chrono>
 #include <string_view>
@@ -24,6 +25,7 @@ GlooConnections::GlooConnections(BackendPtr backend)
       sentinels_(static_cast<size_t>(backend_->getSize())),
       broken_(sentinels_.size()) {
   if (backend_->getBackendName() != "gloo") return;
+  const at::RecordFunctionGuard unseen(false);  // they outlive a profile: see point_to_point.cc
   for (int i = 1; i < backend_->getSize(); ++i) {
     const int peer = (backend_->getRank() + i) % backend_->getSize();
     std::vector<at::Tensor> nothing = {one_byte()};

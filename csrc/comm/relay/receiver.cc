@@ -127,11 +127,14 @@ void Receiver::start_receive(int peer) {
 
 void Receiver::stand(int peer) {
   Source& in = sources_[peer];
-  library_.guarded(peer, "posting a receive from", [&] {
+  try {
     in.standing_buffer = pool_.take_small(kEager);
     in.standing =
         library_.point_to_point().receive(peer, kFirstTag, in.standing_buffer.data(), kEager);
-  });
+  } catch (const std::exception&) {
+    // The peer may have done its part and left. A call that needs it finds out.
+    pool_.give(std::move(in.standing_buffer));
+  }
 }
 
 void Receiver::join(IncomingMessage& message) {
