@@ -65,12 +65,14 @@ class StoreRendezvous : public Rendezvous {
     return values;
   }
 
-  // The values, if the store's own wait for them is no longer than the deadline allows; nothing
-  // if it had to give up.
+  // The values, if the store's own wait for them is no longer than the deadline allows, about; nothing
+  // if it had to give up. About: a store and a group have the same timeout, as a rule, and the
+  // group's runs since its creation began.
   std::optional<std::vector<std::string>> ask(const std::vector<std::string>& keys,
                                               const Deadline& deadline) const {
     const auto patience = store_->getTimeout();
-    if (patience.count() <= 0 || patience > deadline.left()) return std::nullopt;
+    const auto left = deadline.left();
+    if (patience.count() <= 0 || patience > left + left / 100) return std::nullopt;
     const Deadline asked;
     try {
       return values_of(keys);
