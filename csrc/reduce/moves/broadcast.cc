@@ -30,6 +30,13 @@ namespace {
 // a GPU longer ones cost fewer launches.
 constexpr size_t kBroadcastSegment = size_t{256} << 10;
 constexpr int kBroadcastLane = 0;
+// Bytes of a segment that travels from tensor to tensor, at least and at most: each has a cost of its
+// own, and each step of a chain delays the whole by one.
+constexpr size_t kLeastDirect = size_t{1} << 20, kMostDirect = size_t{4} << 20;
+// In segments of one step: the part of the time that a chain may take longer for.
+constexpr size_t kSegmentsPerStep = 8;
+// From here on a chain of several steps takes less time than a tree.
+constexpr size_t kChainFrom = size_t{2} << 20;
 // Direct receives that are posted before the one that is waited for, and sends behind it.
 constexpr size_t kBroadcastAhead = 4;
 // The place of one rank in a tree of `size` ranks whose root is number 0.
@@ -68,22 +75,21 @@ class Broadcast {
     find_place(options);
     const size_t longest = codec_.encoded_bytes(segment_, dtype_);
     if (near_) make_room(call, *near_comm_, 1, longest);
-    if (far_) make_room(call, *far_comm_, static_cast<size_t>(far_->size()), longest);
+    if (far_)
+      make_room(call, *far_comm_, static_cast<size_t>(far_->size()),
+                direct_ ? kNoticeBytes : longest);
     // Without values a message goes, too: a rank that expects some learns that none will come.
     rounds_ = std::max((piece_.values + segment_ - 1) / segment_, size_t{1});
-    const bool is_long = piece_.values * size_of(dtype_) >= kDirectFrom;
-    direct_ = exact_ && is_long && far_comm_ != nullptr && far_comm_->direct() &&
-              !far_comm_->on_device() && !call.identity.checksum;
-    if (far_comm_ != nullptr) join_tree(is_long);
+    if (far_) join_tree();
   }
 
   void run() {
     if (call_.plan.size == 1) call_.stages.add_residual(call_, piece_.data, piece_.values);
     if (call_.plan.size == 1) return;
     announce();
-    if (direct_) begin_direct();
+    if (direct_ && far_) begin_direct();
     for (size_t round = 0; round < rounds_; ++round) {
-      if (direct_) {
+      if (direct_ && far_) {
         pass_on_directly(round);
       } else {
         pass_on(round);
@@ -101,7 +107,6 @@ class Broadcast {
   // Which communicators this rank uses, and for what.
   void find_place(const EngineOptions& options) {
     const size_t inside = bytes_inside(options, 1, options.intra.wanted);
-    const size_t across = options.segment_bytes;
     const Topology& topology = call_.topology;
     std::vector<int> everyone(static_cast<size_t>(call_.plan.size));
     std::iota(everyone.begin(), everyone.end(), 0);
@@ -109,27 +114,38 @@ class Broadcast {
       Communicator& only = call_.links.only();
       const bool relayed = only.announces();
       const size_t cached = call_.stages.on_device() ? inside : std::min(inside, kBroadcastSegment);
-      segment_ = segment_values(codec_, dtype_, relayed ? across : cached);
+      if (relayed) nodes_ = everyone;
+      segment_ = segment_values(codec_, dtype_, relayed ? bytes_across(only, options) : cached);
       if (relayed) {
         far_comm_ = &only;
-        nodes_ = everyone;
         far_.emplace(call_, only, everyone, topology.host_count() > 1);
       } else {
         use_host(only, everyone, call_.plan.root);
       }
       return;
     }
-    segment_ = segment_values(codec_, dtype_, std::min(inside, across));
     const int root_host = topology.host_of(call_.plan.root);
     for (int host = 0; host < topology.host_count(); ++host) {
       nodes_.push_back(host == root_host ? call_.plan.root : topology.host(host).front());
     }
+    segment_ =
+        segment_values(codec_, dtype_, std::min(inside, bytes_across(*call_.links.mesh, options)));
     const int host = topology.host_of(call_.identity.rank);
     const int leader = nodes_[static_cast<size_t>(host)];
     if (call_.links.intra != nullptr) use_host(*call_.links.intra, topology.host(host), leader);
     if (leader != call_.identity.rank) return;
     far_comm_ = call_.links.mesh;
     far_.emplace(call_, *far_comm_, everyone, true);
+  }
+
+  // Of a segment between the nodes of the tree: equal on all ranks, also those that are none.
+  size_t bytes_across(const Communicator& comm, const EngineOptions& options) {
+    direct_ = exact_ && bytes() >= kDirectFrom && comm.direct() && !comm.on_device() &&
+              !call_.identity.checksum;
+    if (!direct_) return options.segment_bytes;
+    if (nodes_.size() <= 2) return kMostDirect;
+    const size_t others = kSegmentsPerStep * (nodes_.size() - 2);
+    return std::clamp(bytes() / others, kLeastDirect, kMostDirect);
   }
 
   void use_host(Communicator& comm, const std::vector<int>& members, int leader) {
@@ -141,7 +157,7 @@ class Broadcast {
   }
 
   // The ranks of the tree before and behind this one; the root is its number 0.
-  void join_tree(bool is_long) {
+  void join_tree() {
     const int size = static_cast<int>(nodes_.size());
     const auto number_of = [&](int rank) {
       return static_cast<int>(std::find(nodes_.begin(), nodes_.end(), rank) - nodes_.begin());
@@ -151,11 +167,12 @@ class Broadcast {
     const auto rank_of = [&](int place) {
       return nodes_[static_cast<size_t>((place + first) % size)];
     };
-    const TreePlace place = is_long ? chain(number, size) : binomial(number, size);
+    const TreePlace place = bytes() >= kChainFrom ? chain(number, size) : binomial(number, size);
     if (place.parent >= 0) parent_ = rank_of(place.parent);
     for (int child : place.children) children_.push_back(rank_of(child));
   }
 
+  size_t bytes() const { return piece_.values * size_of(dtype_); }
   size_t count(size_t round) const { return std::min(segment_, piece_.values - round * segment_); }
   size_t value_bytes(size_t round) const { return count(round) * size_of(dtype_); }
   size_t payload(size_t round) const {

@@ -72,6 +72,7 @@ class Side {
   const std::vector<int> members_;
   const size_t value_bytes_;
   const bool exact_;
+  const size_t direct_from_;  // bytes of a pair
   bool directs_ = false;
   bool alike_ = false;  // one message serves all peers
   size_t segment_ = 1;
@@ -80,11 +81,11 @@ class Side {
   std::vector<Flow> out_, in_;          // by number in the communicator
   Channel channel_;
   std::vector<size_t> bytes_;
-  // Sends from memory to memory that are to follow, one at a time: each rank begins with the rank
-  // behind it, so that no rank is sent to by all others at once, which a switch answers with loss.
+  // Sends from memory to memory that are to follow. Only few are on their way, and each rank begins
+  // with the rank behind it: if all others send to a rank at once, a switch answers with loss.
   std::deque<Outgoing> queued_;
   // Destroyed first: transfers that were under way at an error then no longer touch the tensors.
-  std::optional<Transfer> sending_;
+  std::deque<Transfer> sending_;
   std::vector<Transfer> receiving_;
 };
 
