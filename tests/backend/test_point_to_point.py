@@ -19,7 +19,7 @@ from tests.distributed import run_pooled
 
 AT_ONCE = 65536  # bytes: csrc/comm/mail/memory.h
 RING = 262144
-BEHIND_HEADER = 4096  # csrc/backend/inner/gloo_messages.cc
+BEHIND_HEADER = 65536  # csrc/backend/inner/gloo_messages.cc
 TAGS = [0, 1, 1023, 1024, 70_000, 2**30 - 1, 2**31 - 1]
 
 

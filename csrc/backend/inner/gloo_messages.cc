@@ -52,9 +52,10 @@ struct Header {
   int64_t tag, dtype, values;
 };
 
-// Values of no more bytes travel behind their header. Both sides agree on that if they agree on
-// the shape.
-constexpr size_t kBehindHeader = 4096;
+// Values of no more bytes travel behind their header: a second message of Gloo takes longer than two
+// copies of them. Both sides agree on that if they agree on the shape. Longer ones travel before it, so
+// that one wait sees the end of both.
+constexpr size_t kBehindHeader = size_t{64} << 10;
 
 bool behind_header(const at::Tensor& tensor) { return tensor.nbytes() <= kBehindHeader; }
 
@@ -197,8 +198,8 @@ class GlooMessages::Received final : public OneSide {
   Received(const BackendPtr& gloo, Expected expected, int peer)
       : OneSide(c10d::OpType::RECV), expected_(std::move(expected)), peer_(peer) {
     std::vector<at::Tensor> header = {expected_.header};
-    header_.post(gloo->recv(header, peer, header_tag(expected_.tag)));
     expected_.post_values(values_, *gloo, peer);
+    header_.post(gloo->recv(header, peer, header_tag(expected_.tag)));
   }
   void abort() override {
     header_.abort();
@@ -326,9 +327,9 @@ WorkPtr GlooMessages::send(const BackendPtr& gloo, const at::Tensor& tensor,
                            const MessageShape& shape, int peer, int tag) {
   TORCH_CHECK_VALUE(tag >= 0, "cgx: send: the tag is ", tag, "; allowed: 0 or more");
   std::vector<at::Tensor> header = {header_of(tensor, shape, tag)}, one = {tensor};
-  WorkPtr first = gloo->send(header, peer, header_tag(tag)), second;
-  if (!behind_header(tensor)) second = gloo->send(one, peer, values_tag(tag, shape));
-  return c10::make_intrusive<Sent>(std::move(first), std::move(second));
+  WorkPtr values;
+  if (!behind_header(tensor)) values = gloo->send(one, peer, values_tag(tag, shape));
+  return c10::make_intrusive<Sent>(gloo->send(header, peer, header_tag(tag)), std::move(values));
 }
 
 WorkPtr GlooMessages::receive(const BackendPtr& gloo, const at::Tensor& tensor,

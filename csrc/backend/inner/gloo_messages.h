@@ -2,13 +2,13 @@
 //
 // Gloo does not compare: a longer message ends the process of its receiver, and a shorter one
 // leaves the rest of the tensor unset. So each message has a header with its type and its number of
-// values. Up to 4 KiB of values travel behind it, in one message of Gloo: most of the time of a
-// short one is Gloo's own. More travel beside it, with a tag that depends on type and number:
+// values. Up to 64 KiB of values travel behind it, in one message of Gloo: most of the time of a
+// short one is Gloo's own. More travel before it, with a tag that depends on type and number:
 //
-//   sender     header, up to 4 KiB, tag h(tag) -----> receiver   both sides post both transfers at
-//              more: values, tag v(tag, type, n) --->            once: no round trip is added
+//   sender     more: values, tag v(tag, type, n) ----> receiver   both sides post both transfers at
+//              header, up to 64 KiB, tag h(tag) ----->            once: no round trip is added
 //
-// The receiver has room for 4 KiB behind each header, whatever it expects, and copies what came to
+// The receiver has room for 64 KiB behind each header, whatever it expects, and copies what came to
 // its tensor in wait(), after the comparison.
 //
 // GlooMessages with one tag keep their order. Values of another length than the receiver's do not match
