@@ -45,7 +45,7 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
         load_mpi=load_mpi,
         load_kernels=load_kernels,
         choose_address=_gloo_address.choose,
-        report_addresses=functools.partial(_gloo_address.report, dist_opts.store),
+        report_addresses=functools.partial(_gloo_address.recent_report, dist_opts.store),
         timeout=dist_opts.timeout,
         group_name=dist_opts.group_id,
         # torch sets the description of a group later; the default group's is known.

@@ -70,11 +70,15 @@ Communicators CommunicatorFactory::connect_host(const Meeting& meeting, Rendezvo
     return communicators;
   }
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
-  const std::vector<std::string> addresses =
-      connect_saying("inner", rendezvous, [&]() -> std::string {
-        connect_inside();
-        return gloo_can_wait(group_) ? "" : group_.factories.report_addresses();
-      });
+  const bool wants_nccl = group_.config.intra == CommunicatorKind::kNccl ||
+                          group_.config.cross == CommunicatorKind::kNccl;
+  std::vector<std::string> addresses = meeting.addresses;
+  if (inside || addresses.empty() || wants_nccl) {
+    addresses = connect_saying("inner", rendezvous, [&]() -> std::string {
+      connect_inside();
+      return gloo_can_wait(group_) ? "" : group_.factories.report_addresses();
+    });
+  }
   if (gloo_can_wait(group_)) return communicators;
   connect_level("gloo", rendezvous, [&] { inner.connect_gloo(addresses); });
   const auto gloo = inner.connections();

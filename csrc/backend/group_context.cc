@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
@@ -41,6 +42,19 @@ GroupConfig resolve_or_refuse(const OptionFields& fields, const StorePtr& store,
   }
 }
 
+// The line that Gloo needs where ranks are on several hosts, if this rank knows that they are before
+// it has met the others: that saves an exchange. Else empty; so it is after an error, which the
+// exchange tells to all ranks.
+std::string addresses_if_several_hosts(const GroupContext& group) {
+  const char* here = std::getenv("LOCAL_WORLD_SIZE");  // torchrun's
+  if (here == nullptr || std::atoi(here) < 1 || group.size <= std::atoi(here)) return {};
+  try {
+    return group.factories.report_addresses();
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 std::string GroupContext::title() const {
@@ -75,12 +89,12 @@ Meeting meet(GroupContext& group, Rendezvous& rendezvous) {
   }
   // First, so that a disagreement is found before anything is built on it.
   Peers peers = handshake(rendezvous, group.rank, group.size, options.fields, group.config.host_id,
-                          invitation.address, deadline);
+                          invitation.address, addresses_if_several_hosts(group), deadline);
   invitation.address = std::move(peers.invitation);
   group.hosts = std::move(peers.hosts);
   Topology topology(group.hosts, group.config.leader_only);
   group.on_one_host = topology.host_count() == 1;
-  return {std::move(topology), std::move(invitation)};
+  return {std::move(topology), std::move(invitation), std::move(peers.addresses)};
 }
 
 StorePtr store_at(const GroupContext& group, const std::string& keys) {

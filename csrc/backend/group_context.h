@@ -60,10 +60,12 @@ struct GroupContext {
 GroupContext begin_group(const StorePtr& store, int rank, int size,
                          c10::intrusive_ptr<GroupOptions> options, Factories factories);
 
-/// What comes of meet(): the hosts, and rank 0's area of shared memory, if it has made one.
+/// What comes of meet(): the hosts, rank 0's area of shared memory, if it has made one, and the
+/// addresses of all ranks for Gloo, if all have said them.
 struct Meeting {
   Topology topology;
   ShmInvitation invitation;
+  std::vector<std::string> addresses;
 };
 
 /// Collective: makes the watchdog, compares the configurations of all ranks and finds their hosts.

@@ -76,3 +76,27 @@ def test_an_error_of_gloos_start_names_the_variable(monkeypatch):
     assert text.startswith("Gloo connectFullMesh failed\n") and "GLOO_SOCKET_IFNAME=eth7" in text
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     assert ", at 10.0.0.9" in gloo.hint(RuntimeError("x"), "10.0.0.9")
+
+
+def test_a_report_is_kept_for_a_burst_of_groups(monkeypatch):
+    made = []
+    monkeypatch.setattr(gloo, "_report", lambda host: made.append(host) or str(len(made)))
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    gloo._report_at.cache_clear()
+    now = [100.0]
+
+    class Store:
+        host = "192.0.2.1"
+
+    def ask():
+        return gloo.recent_report(Store(), clock=lambda: now[0])
+
+    assert [ask(), ask()] == ["1", "1"]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert ask() == "2"
+    now[0] = 110.0
+    assert [ask(), ask()] == ["3", "3"]
+    Store.host = "192.0.2.2"
+    assert ask() == "4"
+    assert made == ["192.0.2.1"] * 3 + ["192.0.2.2"]
+    gloo._report_at.cache_clear()

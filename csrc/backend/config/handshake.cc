@@ -20,6 +20,7 @@ namespace {
 
 // Entries of each rank that are not compared.
 constexpr char kHostKey[] = "host", kInvitationKey[] = "invitation";
+constexpr char kAddressesKey[] = "addresses";
 constexpr std::string_view kMade = "made:", kFailed = "failed:";
 constexpr char kRefusedKey[] = "refused";
 // The other ranks are already waiting for the cause: they read it within milliseconds.
@@ -107,13 +108,14 @@ void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why) 
 
 Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& options,
                 const std::string& host_id, const std::string& invitation,
-                const Deadline& deadline) {
+                const std::string& addresses, const Deadline& deadline) {
   std::map<std::string, std::string> mine = compared_settings(options);
   mine["torch_cgx version"] = kVersion;
   mine["wire format"] = std::to_string(MessageHeader::kVersion);
   mine["codec families"] = families_text();
   mine[kHostKey] = host_identity(host_id);
   mine[kInvitationKey] = invitation;
+  mine[kAddressesKey] = addresses;
   const std::vector<std::string> of_rank =
       exchange(rendezvous, rank, size, rank_key, pack(mine), deadline);
 
@@ -129,10 +131,11 @@ Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& 
     for (const auto& [name, value] : mine) theirs.try_emplace(name, "(missing)");
     peers.hosts.push_back(theirs[kHostKey]);
     if (p == 0) peers.invitation = theirs[kInvitationKey];
-    theirs.erase(kHostKey);
-    theirs.erase(kInvitationKey);
+    if (!theirs[kAddressesKey].empty()) peers.addresses.push_back(theirs[kAddressesKey]);
+    for (const char* key : {kHostKey, kInvitationKey, kAddressesKey}) theirs.erase(key);
     for (const auto& [name, value] : theirs) ranks_of[name][value].push_back(p);
   }
+  if (peers.addresses.size() != peers.hosts.size()) peers.addresses.clear();
   std::string differences;
   for (const auto& [name, values] : ranks_of) {
     if (values.size() > 1) differences += "\n  " + name + ": " + by_value(values);

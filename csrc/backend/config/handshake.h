@@ -20,16 +20,17 @@ void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why);
 
 /// What the ranks have said of themselves.
 struct Peers {
-  std::vector<std::string> hosts;  // identities, by rank
-  std::string invitation;          // of rank 0
+  std::vector<std::string> hosts;      // identities, by rank
+  std::string invitation;              // of rank 0
+  std::vector<std::string> addresses;  // of Gloo, by rank; none unless all ranks have said theirs
 };
 
 /// Compares the configurations of all ranks. MismatchError on every rank that names each differing
 /// setting, its values and the ranks that hold them. `invitation`: of rank 0, a line for the other
-/// ranks.
+/// ranks. `addresses`: a line, or empty.
 Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& options,
                 const std::string& host_id, const std::string& invitation,
-                const Deadline& deadline);
+                const std::string& addresses, const Deadline& deadline);
 
 /// After a step of making a group, called `part`: reports to the other ranks whether it worked on
 /// this rank (`failure`: empty, or the reason why not) and reads their reports. MismatchError if
