@@ -21,6 +21,8 @@ from typing import Any
 from torch_cgx.launch import _network as net
 from torch_cgx.launch._variables import LaunchError
 
+_recent: dict[tuple[int, int, str, str, str], str] = {}  # at most one, by what it depends on
+
 
 def report(store: Any) -> str:
     """The addresses of this rank's host, for `choose` on all ranks: JSON in one line.
@@ -30,30 +32,32 @@ def report(store: Any) -> str:
     to the server of `store`; any: the address of some interface. An address is empty if only a
     loopback address was found, or if an earlier field has one.
     """
-    return _report(_server_of(store))
+    return json.dumps(_look(_server_of(store)))
 
 
-def _report(store_host: str) -> str:
+def _look(store_host: str) -> dict[str, str]:
     host, named = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME") or ""
     at = _of_interface(named.split(",")[0]) if named else _of_name(host)
     way = "" if at or named else _own_address_towards(store_host)
     any_ = "" if at or named or way else _any_address()
     place = {"network": net.network_identity(), "host": host, "named": named}
-    return json.dumps({**place, "at": at, "way": way, "any": any_})
-
-
-@functools.lru_cache(maxsize=16)
-def _report_at(window: int, process: int, store_host: str, *variables: str) -> str:
-    """`report`, kept for the rest of a window of time; the arguments are what it depends on."""
-    return _report(store_host)
+    return {**place, "at": at, "way": way, "any": any_}
 
 
 def recent_report(store: Any, clock: Callable[[], float] = time.monotonic) -> str:
-    """`report`, at most 10 s old: looking at all interfaces takes a third of the time in which a
-    group is made, and programs make many groups in a row.
+    """`report`, at most 10 s old if it has an address: looking at all interfaces takes a third of
+    the time in which a group is made, and programs make many groups in a row.
     """
-    variables = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME") or ""
-    return _report_at(int(clock() / 10), os.getpid(), _server_of(store), *variables)
+    named = os.environ.get("GLOO_SOCKET_IFNAME") or ""
+    key = (int(clock() / 10), os.getpid(), socket.gethostname(), named, _server_of(store))
+    text = _recent.get(key)
+    if text is None:
+        found = _look(key[-1])
+        text = json.dumps(found)
+        _recent.clear()
+        if found["at"] or found["way"] or found["any"]:
+            _recent[key] = text
+    return text
 
 
 def choose(rank: int, reports: list[str]) -> str:

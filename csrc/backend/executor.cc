@@ -84,7 +84,8 @@ void Executor::log_call(const CallRecord& record, const std::string& why) const 
   if (now.plan) {
     text +=
         str_of(", ", now.bytes_before, " bytes of values, ", now.bytes_after, " bytes sent, ",
-               now.milliseconds, " ms; codec: ", why, now.tuning.empty() ? "" : "; ", now.tuning,
+               now.milliseconds, " ms", why.empty() ? "" : "; codec: ", why,
+               now.tuning.empty() ? "" : "; ", now.tuning,
                "; algorithm: ", why_algorithm(engine_.options(), *now.plan, engine_.topology()));
   }
   if (!now.error.empty()) text += "; failed: " + now.error;

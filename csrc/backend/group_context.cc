@@ -43,15 +43,15 @@ GroupConfig resolve_or_refuse(const OptionFields& fields, const StorePtr& store,
 }
 
 // The line that Gloo needs where ranks are on several hosts, if this rank knows that they are before
-// it has met the others: that saves an exchange. Else empty; so it is after an error, which the
-// exchange tells to all ranks.
-std::string addresses_if_several_hosts(const GroupContext& group) {
+// it has met the others: that saves an exchange. Else empty. The other ranks get its error, too.
+std::string addresses_if_several_hosts(const GroupContext& group, Rendezvous& rendezvous) {
   const char* here = std::getenv("LOCAL_WORLD_SIZE");  // torchrun's
   if (here == nullptr || std::atoi(here) < 1 || group.size <= std::atoi(here)) return {};
   try {
     return group.factories.report_addresses();
-  } catch (const std::exception&) {
-    return {};
+  } catch (const std::exception& e) {
+    refuse_handshake(rendezvous, group.rank, plain_text(e));
+    throw;
   }
 }
 
@@ -88,8 +88,9 @@ Meeting meet(GroupContext& group, Rendezvous& rendezvous) {
     invitation = invite_to_shm(group.size, group.config.shm_segment_bytes);
   }
   // First, so that a disagreement is found before anything is built on it.
-  Peers peers = handshake(rendezvous, group.rank, group.size, options.fields, group.config.host_id,
-                          invitation.address, addresses_if_several_hosts(group), deadline);
+  Peers peers =
+      handshake(rendezvous, group.rank, group.size, options.fields, group.config.host_id,
+                invitation.address, addresses_if_several_hosts(group, rendezvous), deadline);
   invitation.address = std::move(peers.invitation);
   group.hosts = std::move(peers.hosts);
   Topology topology(group.hosts, group.config.leader_only);

@@ -8,11 +8,14 @@ import json
 import mmap
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import textwrap
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from tests import warm
 from tests.distributed import ROOT, run_pooled
@@ -221,3 +224,27 @@ def test_a_small_shared_memory_is_an_error_that_says_what_to_do(tmp_path: pathli
                 assert word in answer[refused], answer
         assert answer["sums in a full one"] == answer["the first group afterwards"] == "done"
     assert left == []
+
+
+def moves_with_a_limit(rank, world_size):
+    # Places of longer exchanges than one segment lie behind this in the block.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 40, resource.RLIM_INFINITY))
+    try:
+        mine = torch.full((world_size << 20,), float(rank))
+        outs = [torch.empty_like(mine) for _ in range(world_size)]
+        dist.all_gather(outs, mine)
+        exchanged = torch.empty_like(mine)
+        dist.all_to_all_single(exchanged, mine)
+        dist.gather(mine, outs if rank == 0 else None)
+        dist.broadcast(mine, 1)
+        dist.scatter(mine, outs if rank == 0 else None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    parts = [part.unique().tolist() for part in exchanged.chunk(world_size)]
+    return parts == [[float(q)] for q in range(world_size)] and mine.unique().tolist() == [rank]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_long_moves_use_the_blocks_of_reductions(ranks):
+    assert run_pooled(moves_with_a_limit, ranks) == [True] * ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import errno
 import importlib
@@ -81,6 +82,10 @@ def main(argv: list[str] | None = None) -> int:
         return status
     except CliError as error:
         print(f"{name}: {error}", file=sys.stderr, flush=True)
+        if error.at_once:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(error.status)
         return error.status
     except ImportError as error:  # as of an extension for another torch
         reason = " ".join(str(error).split())

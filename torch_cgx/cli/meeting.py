@@ -62,7 +62,8 @@ def meet(timeout: float) -> tuple[Any, int, int]:
             + (
                 loopback_advice(os.environ)
                 or f"start all {place.world_size} ranks with the same MASTER_ADDR and MASTER_PORT"
-            )
+            ),
+            at_once=isinstance(met, _NoAnswer),
         )
     return met
 
@@ -120,7 +121,11 @@ def _rendezvous(timeout: float) -> tuple[Any, int, int] | Exception:
 
     thread = start_daemon(wait, "cgx-meet")
     thread.join(timeout + _MORE_SECONDS)
-    return found[0] if found else RuntimeError("no store of a rank 0 answers there")
+    return found[0] if found else _NoAnswer("no store of a rank 0 answers there")
+
+
+class _NoAnswer(Exception):
+    """The thread that waits for it has not come back."""
 
 
 def _reason(error: Exception) -> str:

@@ -77,7 +77,7 @@ std::vector<Setting> group_settings() {
         .kind = Kind::kChoice,
         .fallback = "AUTO",
         .choices = "AUTO,NCCL,GLOO",
-        .meaning = "Backend of CUDA collectives that the engine does not reduce. AUTO: NCCL if "
+        .meaning = "Backend of CUDA collectives that the engine does not run. AUTO: NCCL if "
                    "torch has it, else Gloo"}},
       {{.name = "inner_reduction",
         .variable = "CGX_INNER_REDUCTION_TYPE",

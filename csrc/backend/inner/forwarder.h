@@ -1,4 +1,4 @@
-// Hands collectives that the engine does not reduce to the inner backends, unchanged and exact.
+// Hands collectives that the engine does not run to the inner backends, unchanged and exact.
 //
 // Thread-safety: as c10d::Backend.
 #pragma once

@@ -11,9 +11,15 @@ namespace {
 // Lane of direct transfers of moves.
 constexpr int kMoveLane = 0;
 
-// Where both ranks of a pair send, messages are faster for long: 512 KiB each way over 10 Gbit/s took
-// 1.4 ms in messages and 3.1 ms from memory to memory, 8 MiB as long in both (measured by hand).
-constexpr size_t kExchangeDirectFrom = size_t{4} << 20;
+// Where all ranks send at once, messages are faster for long: 512 KiB each way over 10 Gbit/s took
+// 1.4 ms in messages and 3.1 ms from memory to memory, 8 MiB as long in both (measured by hand). They
+// take memory, so this limits what a rank sends and receives in all.
+constexpr size_t kExchangeMessages = size_t{4} << 20;
+
+size_t direct_from(const Move& move, size_t peers) {
+  if (move.plan->root >= 0 || peers == 0) return kDirectFrom;
+  return std::max(kDirectFrom, kExchangeMessages / peers);
+}
 
 // A direct transfer is split into parts, of which kPartsAhead are on their way. As one part, 4 MiB each
 // way over 1 Gbit/s took as long as one direction after the other.
@@ -35,7 +41,7 @@ Side::Side(Call& call, const Move& move, Communicator& comm, const std::vector<i
       members_(members),
       value_bytes_(size_of(move.plan->dtype)),
       exact_(move.codec == raw_codec()),
-      direct_from_(move.plan->root < 0 ? kExchangeDirectFrom : kDirectFrom),
+      direct_from_(direct_from(move, static_cast<size_t>(comm.size()) - 1)),
       channel_(call, comm, members, across) {
   directs_ = exact_ && comm.direct() && !comm.on_device() && !call.identity.checksum;
   const auto size = static_cast<size_t>(comm.size());
@@ -71,12 +77,17 @@ Side::Flow Side::flow_of(const std::optional<Piece>& piece) const {
   flow.direct = directs_ && flow.piece.values * value_bytes_ >= direct_from_;
   flow.notice = flow.direct || flow.piece.values == 0;
   flow.rounds = flow.notice ? 1 : (flow.piece.values + segment_ - 1) / segment_;
+  // In messages about as long as each other, of whole granules.
+  const size_t granule = move_.codec->granule();
+  const size_t even = (flow.piece.values + flow.rounds - 1) / flow.rounds;
+  flow.segment = std::max((even + granule - 1) / granule, size_t{1}) * granule;
   return flow;
 }
 
 size_t Side::count(const Flow& flow, size_t round) const {
   if (round >= flow.rounds) return 0;
-  return std::min(segment_, flow.piece.values - round * segment_);
+  return std::min(flow.segment,
+                  flow.piece.values - std::min(flow.piece.values, round * flow.segment));
 }
 
 size_t Side::payload(const Flow& flow, size_t round) const {
@@ -87,7 +98,7 @@ size_t Side::payload(const Flow& flow, size_t round) const {
 }
 
 std::byte* Side::at(const Flow& flow, size_t round) const {
-  return flow.piece.data + round * segment_ * value_bytes_;
+  return flow.piece.data + round * flow.segment * value_bytes_;
 }
 
 void Side::begin() {
@@ -117,7 +128,7 @@ void Side::write(const Flow& flow, size_t round, std::byte* message) {
     call_.stages.copy(message, at(flow, round), values * value_bytes_);
     return;
   }
-  const size_t first = flow.piece.first + round * segment_;
+  const size_t first = flow.piece.first + round * flow.segment;
   const View view{at(flow, round), first, move_.plan->dtype, false, true};
   call_.stages.encode_chunk(call_, chunk_of(*move_.codec, move_.plan->dtype, first, values), view,
                             Stage::kContribution, message, /*final=*/true);
@@ -165,7 +176,7 @@ void Side::receive(size_t round) {
       StageTimer timer(call_.stats.decode_ns, "cgx:decode");
       call_.stages.copy(at(flow, round), message, count(flow, round) * value_bytes_);
     } else {
-      const size_t first = flow.piece.first + round * segment_;
+      const size_t first = flow.piece.first + round * flow.segment;
       const Chunk chunk = chunk_of(*move_.codec, move_.plan->dtype, first, count(flow, round));
       call_.stages.decode_chunk(call_, chunk, message, {at(flow, round), first, move_.plan->dtype});
     }

@@ -41,7 +41,8 @@ class Side {
  private:
   struct Flow {
     Piece piece;
-    size_t rounds = 0;  // 0: nothing goes that way
+    size_t segment = 1;  // values of a message
+    size_t rounds = 0;   // 0: nothing goes that way
     bool direct = false;
     /// A message goes without values: they travel beside it, or there are none.
     bool notice = false;
