@@ -113,7 +113,12 @@ TEST(gpu_moves_reach_the_right_rank) {
 
 TEST(moves_fit_into_messages_that_cannot_grow) {
   const EngineOptions fixed = short_messages(false), grows = short_messages(true);
-  CHECK(bytes_inside(grows, 8, 1 << 20) == grows.intra.wanted);
+  EngineOptions blocks = grows;
+  blocks.intra.wanted = 1 << 20;
+  CHECK(bytes_inside(blocks, 8, 1 << 20) + 8 * Messages::kPayloadOffset < blocks.intra.wanted);
+  CHECK(bytes_inside(blocks, 8, 1 << 20) > blocks.intra.wanted - 2048);
+  CHECK(bytes_inside(blocks, 1 << 20, 1 << 20) == blocks.intra.wanted / 2);
+  CHECK(bytes_inside(blocks, 8, 1000) == 1000);
   CHECK(bytes_inside(fixed, 8, 1000) == 1000);
   CHECK(bytes_inside(fixed, 8, 1 << 20) + 8 * Messages::kPayloadOffset < fixed.intra.most);
   const auto codec = make_maxmin({.bits = 8, .bucket_size = 4000});

@@ -236,7 +236,7 @@ TEST(ops_mismatches_are_named) {
     const char* text;
   };
   const Side sides[][2] = {
-      {{DType::kInt32, Combine::kMax, "rank 0 runs all_reduce MAX of 100 int32 values"},
+      {{DType::kInt32, Combine::kMax, "all_reduce MAX of 100 int32 values"},
        {DType::kInt32, Combine::kMin, "rank 1 runs all_reduce MIN of 100 int32 values"}},
       {{DType::kUInt64, Combine::kSum, "all_reduce SUM of 100 uint64 values"},
        {DType::kInt64, Combine::kSum, "all_reduce SUM of 100 int64 values"}},

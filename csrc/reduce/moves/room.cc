@@ -18,10 +18,12 @@ size_t bytes_around(const EngineOptions& options) {
 }  // namespace
 
 size_t bytes_inside(const EngineOptions& options, size_t messages, size_t wanted) {
-  // Communicators that grow have memory for longer exchanges, too: beside, and twice as much.
-  const size_t room = options.intra.grows() ? options.intra.wanted : options.intra.most;
   const size_t around = std::max<size_t>(messages, 1) * bytes_around(options);
-  return std::min({wanted, options.intra.wanted, room - std::min(around, room)});
+  // Communicators that grow have memory for longer exchanges, too: beside, and twice as much. Where
+  // headers would take most of a short one, they use it.
+  const size_t room = options.intra.grows() ? options.intra.wanted : options.intra.most;
+  const size_t left = room - std::min(around, options.intra.grows() ? room / 2 : room);
+  return std::min({wanted, options.intra.wanted, left});
 }
 
 void check_bucket(const Codec& codec, DType dtype, const EngineOptions& options, size_t messages) {
