@@ -119,3 +119,24 @@ def diloco_table(document: dict[str, Any]) -> str:
         cells = [f"{row['loss']:.3f}", faster, ", ".join(map(str, row["steps"]))]
         lines.append(line(row["method"], [*cells, f"{sent / 1e6:.3f} MB", f"{most / sent:.1f}x"]))
     return "\n".join(lines) + "\n"
+
+
+def exchanges_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/training/exchanges.py: a row for each model and method."""
+    facts = document["machine"]
+    caption = (
+        f"A GPT of {document['layers']} layers of width {document['width']}, "
+        f"{document['hosts']} hosts of one rank, links of {rate_text(document['rate'])}, "
+        f"{document['steps']} steps: training loss of the last tenth, mean of {facts['seeds']} "
+        f"seeds, median time of a step, and bytes per step that leave a host ({machine(facts)})."
+    )
+    lines = head(caption, ["", "loss", "over gloo", "step", "faster", "bytes/step", "fewer"])
+    most = {}
+    for row in document["rows"]:
+        sent = row["link_bytes_per_step"]
+        most.setdefault(row["model"], sent)
+        cells = [f"{row['loss']:.4f}", f"{row['percent_over_base']:+.2f} %"]
+        cells += [f"{1e3 * row['step_seconds']:.0f} ms", f"{row['faster']:.2f}x"]
+        cells += [f"{sent / 1e6:.2f} MB", f"{most[row['model']] / sent:.1f}x"]
+        lines.append(line(f"{row['model']}, {row['method']}", cells))
+    return "\n".join(lines) + "\n"

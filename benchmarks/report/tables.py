@@ -61,6 +61,7 @@ TABLES = {
     "hosts": speed.hosts_table,
     "hosts_training": speed.training_table,
     "fsdp": losses.fsdp_table,
+    "exchanges": losses.exchanges_table,
     "diloco": losses.diloco_table,
     "bounded": bounded.table,
 }
