@@ -171,9 +171,9 @@ class Options(Backend.Options):
         cross_communicator: Communicator between hosts. AUTO: Gloo; for CUDA tensors NCCL if torch
             has it. Allowed: one of AUTO, MPI, NCCL, GLOO; default AUTO.
             CGX_CROSS_COMMUNICATOR_TYPE, read when the group is made.
-        cuda_backend: Backend of CUDA collectives that the engine does not run. AUTO: NCCL if
-            torch has it, else Gloo. Allowed: one of AUTO, NCCL, GLOO; default AUTO.
-            CGX_CUDA_BACKEND, read when the group is made.
+        cuda_backend: Backend of CUDA collectives that the engine does not run. AUTO: NCCL if torch
+            has it, else Gloo. Allowed: one of AUTO, NCCL, GLOO; default AUTO. CGX_CUDA_BACKEND,
+            read when the group is made.
         inner_reduction: Algorithm of a group on one host. Allowed: one of AUTO, SRA, ONESHOT, RING;
             default AUTO. CGX_INNER_REDUCTION_TYPE, read when the group is made.
         cross_reduction: Algorithm between hosts. Allowed: one of AUTO, SRA, ONESHOT, RING; default
