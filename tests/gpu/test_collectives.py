@@ -132,9 +132,14 @@ def _shards(rank, world_size, n, config):
         torch_cgx.reduce_scatter_single(part, whole, config=config)
         gathered = torch.empty(n * world_size, device=device)
         torch_cgx.all_gather_single(gathered, part, config=config)
-        found.append((digest(part.cpu()), digest(gathered.cpu())))
-    assert found[0] == found[1], (n, config)
-    return found[0][1]
+        found.append((part.cpu(), gathered.cpu()))
+    if config["bits"] == 32:  # `cuda_backend` adds in an order of its own, the CPU in rank order
+        values = [data(r, n * world_size)[rank * n : (rank + 1) * n] for r in range(world_size)]
+        bound = world_size * 2.0**-23 * sum(x.double().abs() for x in values)
+        assert ((found[0][0].double() - found[1][0]).abs() <= bound).all(), (n, config)
+    else:
+        assert all(torch.equal(*pair) for pair in zip(*found, strict=True)), (n, config)
+    return digest(found[0][1])
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
