@@ -45,8 +45,8 @@ def _look(store_host: str) -> dict[str, str]:
 
 
 def recent_report(store: Any, clock: Callable[[], float] = time.monotonic) -> str:
-    """`report`, at most 10 s old if it has an address: looking at all interfaces takes a third of
-    the time in which a group is made, and programs make many groups in a row.
+    """`report`, at most 10 s old if it has an address: it asks for every interface, and programs
+    make many groups in a row.
     """
     named = os.environ.get("GLOO_SOCKET_IFNAME") or ""
     key = (int(clock() / 10), os.getpid(), socket.gethostname(), named, _server_of(store))

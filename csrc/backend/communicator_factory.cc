@@ -69,10 +69,11 @@ Communicators CommunicatorFactory::connect_host(const Meeting& meeting, Rendezvo
     connect_inside();
     return communicators;
   }
-  // Those inside hosts first: the other hosts need not wait for one that cannot go on.
   const bool wants_nccl = group_.config.intra == CommunicatorKind::kNccl ||
                           group_.config.cross == CommunicatorKind::kNccl;
   std::vector<std::string> addresses = meeting.addresses;
+  // Those inside hosts first: the other hosts need not wait for one that cannot go on. Where all ranks
+  // have said their addresses, and nothing is to be made that could fail, there is nothing to say.
   if (inside || addresses.empty() || wants_nccl) {
     addresses = connect_saying("inner", rendezvous, [&]() -> std::string {
       connect_inside();

@@ -33,7 +33,7 @@ constexpr int kBroadcastLane = 0;
 // Bytes of a segment that travels from tensor to tensor, at least and at most: each has a cost of its
 // own, and each step of a chain delays the whole by one.
 constexpr size_t kLeastDirect = size_t{1} << 20, kMostDirect = size_t{4} << 20;
-// In segments of one step: the part of the time that a chain may take longer for.
+// Each step of a chain behind the first may delay the whole by one part in so many.
 constexpr size_t kSegmentsPerStep = 8;
 // From here on a chain of several steps takes less time than a tree.
 constexpr size_t kChainFrom = size_t{2} << 20;
@@ -138,7 +138,8 @@ class Broadcast {
     far_.emplace(call_, *far_comm_, everyone, true);
   }
 
-  // Of a segment between the nodes of the tree: equal on all ranks, also those that are none.
+  // Bytes of a segment between hosts. All ranks compute the same, those outside the tree too: they get
+  // the same segments inside their host.
   size_t bytes_across(const Communicator& comm, const EngineOptions& options) {
     direct_ = exact_ && bytes() >= kDirectFrom && comm.direct() && !comm.on_device() &&
               !call_.identity.checksum;

@@ -77,7 +77,7 @@ Side::Flow Side::flow_of(const std::optional<Piece>& piece) const {
   flow.direct = directs_ && flow.piece.values * value_bytes_ >= direct_from_;
   flow.notice = flow.direct || flow.piece.values == 0;
   flow.rounds = flow.notice ? 1 : (flow.piece.values + segment_ - 1) / segment_;
-  // In messages about as long as each other, of whole granules.
+  // Messages are about as long as each other, and no longer than segment_: none is empty.
   const size_t granule = move_.codec->granule();
   const size_t even = (flow.piece.values + flow.rounds - 1) / flow.rounds;
   flow.segment = std::max((even + granule - 1) / granule, size_t{1}) * granule;
@@ -86,8 +86,7 @@ Side::Flow Side::flow_of(const std::optional<Piece>& piece) const {
 
 size_t Side::count(const Flow& flow, size_t round) const {
   if (round >= flow.rounds) return 0;
-  return std::min(flow.segment,
-                  flow.piece.values - std::min(flow.piece.values, round * flow.segment));
+  return std::min(flow.segment, flow.piece.values - round * flow.segment);
 }
 
 size_t Side::payload(const Flow& flow, size_t round) const {
@@ -161,6 +160,7 @@ void Side::send(size_t round) {
     const Flow& flow = out_[static_cast<size_t>(p)];
     if (flow.direct) queue_send(p, flow);
   }
+  if (queued_.empty()) return;
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   while (sending_.size() < kPartsAhead && !queued_.empty()) start_next_send();
 }
