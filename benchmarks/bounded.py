@@ -3,19 +3,21 @@
     python -m benchmarks.bounded [--quick] [--corpora NAME ...] [--rounds N] [--json FILE]
         [--plot FILE]
 
-Every method gets the same values and the same absolute bound (0: lossless). Ratio: bytes of the
-values over bytes of the payload. Rates are GB/s of the values' bytes on one core, medians over
-rounds in which everything is measured once, right after a call that is not; "cgx, 2 threads" has
-two cores, "cgx, CUDA" its values on a GPU. A bound holds if no value is off by more, in float64.
-Limit: the ratio that the entropy of Gaussian values allows. Roofs: a min-max scan of the same
-memory by torch_cgx, and torch.aminmax; beside them, how many times faster two threads of zlib are
-than one: less than 2 on a machine that is busy. Below each corpus stands whether some method is
-better than cgx in ratio, compression and decompression at once, or in ratio and one of both.
-General-purpose compressors get integers made by NumPy (`compressors/methods.py`). For some corpora
+Every method gets the same values and the same absolute bound (0: lossless); one that fails on them
+is a row that holds no bound. Ratio: bytes of the values over bytes of the payload. Rates are GB/s
+of the values' bytes on one core, medians over rounds in which everything is measured once, right
+after a call that is not; "cgx, 2 threads" has two cores, "cgx, CUDA" its values on a GPU. A bound
+holds if no value is off by more, in float64, and what is not finite comes back. Limit: the ratio
+that the entropy of Gaussian values allows. Roofs: a copy of the same memory, a min-max scan of it
+by torch_cgx, and torch.aminmax; beside them, how many times faster two threads of zlib are than
+one: less than 2 on a machine that is busy. Below each corpus stands whether some method is better
+than cgx in ratio, compression and decompression at once, or in ratio and one of both.
+General-purpose compressors get integers made by NumPy (`compressors/words.py`). For some corpora
 other libraries take the place of cgx's entropy stage (`compressors/entropy_stage.py`).
 
-`make bench-peers` installs the peers into .venv-bounded. The output lists peers that are missing.
-Some corpora are the state of a small GPT, which is trained once, for a minute
+`make bench-peers` installs the peers into .venv-bounded, and downloads the packages that some
+corpora are read from into build/corpora (`compressors/packages.py`). The output lists what is
+missing. Some corpora are the state of a small GPT, which is trained once, for a minute
 (`training/state.py`).
 """
 
@@ -40,7 +42,7 @@ from benchmarks.compressors.corpora import CORPORA, MEMORY, Sizes
 from benchmarks.compressors.methods import CUDA, METHODS, ORIGINAL, OURS, TWO_THREADS
 from benchmarks.report.bounded import BOTH, WAYS, better, ratio_text
 
-_TIMEOUT = 1400.0
+_TIMEOUT = 3600.0
 PANEL = ("N(0,.02)", 1e-4)  # the cell of the picture's left half
 # Colour and mark of each method in the picture.
 STYLES = {
@@ -51,6 +53,8 @@ STYLES = {
     "zfp": ("#1f77b4", "o"),
     "SZ3": ("#ff7f0e", "o"),
     "SZ3 no prediction": ("#ffbb78", "o"),
+    "fpzip": ("#bcbd22", "P"),
+    "zipnn": ("#7f7f7f", "X"),
     "zstd 1": ("#9467bd", "^"),
     "zstd 3": ("#c5b0d5", "^"),
     "pcodec": ("#8c564b", "D"),
@@ -122,7 +126,7 @@ def table(cell: Row) -> str:
 
 
 def verdict(cell: Row) -> list[str]:
-    """Who is better than cgx, by how much; the bound held by both."""
+    """Who is better than cgx, by how much; the bound held by both. Then who fails, and why."""
     found = better(cell)
     if found is None:
         return ["cgx was not measured here"]
@@ -132,7 +136,8 @@ def verdict(cell: Row) -> list[str]:
         for row in rows:
             times = ", ".join(f"{key} {row[key] / ours[key]:.3g}x" for key in ("ratio", *WAYS))
             lines.append(f"{row['method']} is better than cgx in {what}: {times}")
-    return lines
+    broken = (row for row in cell["rows"] if "broke" in row)
+    return lines + [f"{row['method']} failed: {row['broke']}" for row in broken]
 
 
 # ---- the picture
@@ -148,7 +153,7 @@ def draw(cells: list[Row], title: str, file: str) -> None:
     with _command.picture(file, 3, 2, figsize=(13, 12), gridspec_kw=heights) as (figure, axes):
         figure.suptitle(title)
         for way, (left, right) in zip(WAYS, axes, strict=False):
-            for row in shown["rows"]:
+            for row in (one for one in shown["rows"] if "broke" not in one):
                 _point(left, row[way], row["ratio"], row, 60)
             if shown["limit"]:
                 left.axhline(shown["limit"], linestyle="--", color="grey")
@@ -173,7 +178,7 @@ def _draw_all(axis: Any, cells: list[Row], way: str) -> None:
         if ours is None:
             continue
         for row in cell["rows"]:
-            if row["method"] != OURS:
+            if row["method"] != OURS and "broke" not in row:
                 _point(axis, row[way] / ours[way], row["ratio"] / ours["ratio"], row, 25)
     axis.axhline(1, color="grey", linewidth=0.8)
     axis.axvline(1, color="grey", linewidth=0.8)

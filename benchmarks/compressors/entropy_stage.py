@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.compressors.methods import Array, Blosc2, Packer, Pcodec, Zstd
+from benchmarks.compressors.compressor import Array
+from benchmarks.compressors.packers import Blosc2, Packer, Pcodec, Zstd
 from torch_cgx import _C
 
 CHOSEN = "zstandard, chosen"

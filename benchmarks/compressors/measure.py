@@ -28,14 +28,17 @@ import torch
 
 from benchmarks._codec_cases import CODES
 from benchmarks._command import quartiles
-from benchmarks.compressors import corpora, entropy_stage, methods
+from benchmarks.compressors import corpora, entropy_stage, methods, packages
+from benchmarks.compressors.compressor import Compressor, words_of
 from tests import _machinery
 
 ENTROPY = "entropy stage, {}"  # how names of coders read, which are no methods
 LEAST_SECONDS = 0.005  # of a sample: shorter calls are repeated within it
-MOST_ROUNDS = 5  # of values beyond a cache, where a round takes some 20 s
+LARGE = 1 << 23  # bytes: values beyond a cache, where a round takes up to 20 s ...
+MOST_ROUNDS = 5  # ... have fewer
 CONTROL = "control, {} threads"  # how names of controls read; the number of threads
 _CHUNK = 1 << 22  # values that are compared at once
+_WAYS = ("compress", "decompress")
 
 Row = dict[str, Any]
 Calls = dict[tuple[str, str], Callable[[], object]]  # by method, or "", and what it does
@@ -68,12 +71,13 @@ class Cores:
 
 
 def worst_error(exact: torch.Tensor, found: Any, lossless: bool) -> float:
-    """Largest |exact - found| in float64; inf where one alone is NaN, or where lossless values have
-    other bits. found: the values in their order, tensor or array.
+    """Largest |exact - found| in float64, 0 for NaN of NaN and for equal infinities; inf where one
+    alone is NaN, or where lossless values have other bits. found: the values in their order, tensor
+    or array.
     """
-    x = methods.words_of(exact)
+    x = words_of(exact)
     tensor = isinstance(found, torch.Tensor)
-    y = methods.words_of(found.cpu()) if tensor else found.reshape(-1)
+    y = words_of(found.cpu()) if tensor else found.reshape(-1)
     if x.shape != y.shape or x.dtype != y.dtype:
         raise ValueError(f"{y.shape} values of {y.dtype} came back of {x.shape} of {x.dtype}")
     if lossless:
@@ -81,8 +85,12 @@ def worst_error(exact: torch.Tensor, found: Any, lossless: bool) -> float:
     worst = 0.0
     for start in range(0, x.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        error = np.abs(x[part].astype(np.float64) - y[part].astype(np.float64)).max()
-        worst = max(worst, float(error) if not np.isnan(error) else math.inf)
+        a, b = x[part].astype(np.float64), y[part].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            error = np.abs(a - b)
+        error[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
+        largest = float(error.max())
+        worst = max(worst, largest if not math.isnan(largest) else math.inf)
     return worst
 
 
@@ -111,7 +119,10 @@ def control(threads: int) -> Callable[[], object]:
 def measure(cell: corpora.Cell, names: list[str], rounds: int, cores: Cores) -> Row:
     """The row of a cell, with a row for each method that takes its dtype and bound."""
     x, lossless = cell.values, cell.max_error == 0
-    calls: Calls = {("", "torch aminmax"): lambda: torch.aminmax(x)}
+    other = x.clone()
+    calls: Calls = {("", "copy"): lambda: other.copy_(x)}
+    if x.dtype != torch.uint16:  # which it does not know
+        calls["", "torch aminmax"] = lambda: torch.aminmax(x)
     if x.dtype in CODES:
         calls["", "scan"] = lambda: _machinery.codec_scan(x.data_ptr(), CODES[x.dtype], x.numel())
     stage = None if lossless else methods.stage_alone(x, cell.max_error)
@@ -124,10 +135,16 @@ def measure(cell: corpora.Cell, names: list[str], rounds: int, cores: Cores) -> 
         method = methods.METHODS[name]
         if not method.takes(x, cell.max_error):
             continue
-        with cores.bound(method.threads):
-            compressor = method.make(x, cell.max_error)
-            payload = compressor.compress()
-            error = worst_error(x, compressor.decompress(payload), lossless)
+        try:
+            with cores.bound(method.threads):
+                compressor = method.make(x, cell.max_error)
+                payload = compressor.compress()
+                error = worst_error(x, compressor.decompress(payload), lossless)
+        except Exception as broke:
+            if name in methods.OWN:
+                raise
+            rows[name] = _broken(name, method.threads, broke)
+            continue
         nbytes = compressor.nbytes(payload)
         rows[name] = _row(name, method.threads, cell, nbytes, error)
         calls[name, "compress"] = compressor.compress
@@ -155,7 +172,9 @@ def measure(cell: corpora.Cell, names: list[str], rounds: int, cores: Cores) -> 
         "dtype": str(x.dtype).removeprefix("torch."),
         "shape": list(x.shape),
         "bytes": x.nbytes,
+        "kind": cell.kind,
         "max_error": cell.max_error,
+        "share": cell.share,
         "limit": cell.limit,
         "rounds": rounds,
         "roofs": roofs,
@@ -168,7 +187,7 @@ def measure(cell: corpora.Cell, names: list[str], rounds: int, cores: Cores) -> 
     }
 
 
-def _decompression(compressor: methods.Compressor, payload: Any) -> Callable[[], object]:
+def _decompression(compressor: Compressor, payload: Any) -> Callable[[], object]:
     return lambda: compressor.decompress(payload)
 
 
@@ -183,6 +202,13 @@ def _row(name: str, threads: int, cell: corpora.Cell, nbytes: int, error: float)
         "error": error,
         "held": error <= cell.max_error,
     }
+
+
+def _broken(name: str, threads: int, why: Exception) -> Row:
+    """Of a method that fails on these values: it holds no bound, and nothing of it is timed."""
+    row: Row = {"method": name, "threads": threads, "bytes": 0, "ratio": 0.0, "of_limit": None}
+    row |= {"error": math.inf, "held": False, "broke": f"{type(why).__name__}: {why}"[:200]}
+    return row | dict.fromkeys((f"{way}{q}" for way in _WAYS for q in ("", "_q1", "_q3")), 0.0)
 
 
 def timed(calls: Calls, rounds: int, cores: Cores) -> dict[tuple[str, str], list[float]]:
@@ -218,7 +244,7 @@ def _threads(method: str, what: str) -> int:
 
 
 def _rounds(cell: corpora.Cell, wanted: int) -> int:
-    return min(wanted, MOST_ROUNDS) if cell.corpus == corpora.MEMORY else wanted
+    return min(wanted, MOST_ROUNDS) if cell.values.nbytes > LARGE else wanted
 
 
 def measure_all(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -228,21 +254,24 @@ def measure_all(wanted: dict[str, Any]) -> dict[str, Any]:
         if name in missing and method.threads > cores.count:
             missing[name] = f"needs {method.threads} cores"
     names = [name for name, why in missing.items() if not why]
+    sets = {name: packages.missing(corpora.CORPORA[name]) for name in wanted["corpora"]}
+    there = [name for name, why in sets.items() if not why]
     with cores.bound(1):
         cells = [
             measure(cell, names, _rounds(cell, wanted["rounds"]), cores)
-            for cell in corpora.cells(wanted["corpora"], corpora.Sizes(**wanted["sizes"]))
+            for cell in corpora.cells(there, corpora.Sizes(**wanted["sizes"]))
         ]
     return {
         "cells": cells,
-        "not_measured": {name: why for name, why in missing.items() if why},
-        "packages": _packages(),
+        "not_measured": {name: why for name, why in (missing | sets).items() if why},
+        "packages": _packages(there),
     }
 
 
-def _packages() -> dict[str, str]:
+def _packages(names_of_sets: list[str]) -> dict[str, str]:
+    """Versions of the methods' packages, and of those that the sets come from."""
     names = {method.package for method in methods.METHODS.values() if method.package}
-    found = {}
+    found = packages.pins_of(corpora.CORPORA[name] for name in names_of_sets)
     for name in sorted(names | {"numpy"}):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)

@@ -188,13 +188,14 @@ def test_what_precedes_the_entropy_stage_is_measured_beside_the_roofs(monkeypatc
     values = torch.randn(1000)
     cell = corpora.Cell("sine", values, 1e-3)
     row = measure.measure(cell, ["none"], 3, cores)
-    assert set(row["roofs"]) == {"torch aminmax", "scan", "stage alone"} and called[0][1] == 1e-3
+    assert set(row["roofs"]) == {"copy", "torch aminmax", "scan", "stage alone"}
+    assert called[0][1] == 1e-3
     assert cores.count < 2 or row["second_core"] > 0
     (found,) = row["rows"]
     assert found["threads"] == 2 and found["bytes"] == 4016 and found["held"]
     lossless = corpora.Cell("weights", values.bfloat16(), 0.0)
     row = measure.measure(lossless, ["none"], 1, cores)
-    assert set(row["roofs"]) == {"torch aminmax", "scan"} and row["rows"][0]["error"] == 0
+    assert set(row["roofs"]) == {"copy", "torch aminmax", "scan"} and row["rows"][0]["error"] == 0
     assert (torch.get_num_threads(), os.sched_getaffinity(0)) == before
 
 
@@ -240,13 +241,14 @@ def test_the_step_of_numpy_is_the_widest_that_holds_the_bound():
 
 def test_methods_take_what_they_know():
     f32, bf16 = torch.zeros(4), torch.zeros(4, dtype=torch.bfloat16)
+    f64, uint16 = torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.uint16)
+    kinds = ((f32, 1e-4), (f32, 0.0), (f64, 1e-4), (f64, 0.0), (bf16, 0.0), (uint16, 0.0))
     takes = {
-        name: (m.takes(f32, 1e-4), m.takes(f32, 0.0), m.takes(bf16, 0.0))
-        for name, m in methods.METHODS.items()
+        name: "".join("ny"[m.takes(*kind)] for kind in kinds) for name, m in methods.METHODS.items()
     }
-    assert takes[OURS] == takes[TWO_THREADS] == takes["pcodec"] == (True, True, True)
-    assert takes[ORIGINAL] == takes["SZ3"] == (True, False, False)
-    assert takes["zfp"] == (True, True, False)
+    assert takes[OURS] == takes[TWO_THREADS] == takes["pcodec"] == "yyyyyy"
+    assert takes[ORIGINAL] == "ynnnnn" and takes["SZ3"] == "ynynnn"
+    assert takes["zfp"] == "yyyynn" and takes["fpzip"] == "nynynn" and takes["zipnn"] == "nynnyn"
     assert set(bounded.STYLES) == set(methods.METHODS)
 
 
