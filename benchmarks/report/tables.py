@@ -14,7 +14,7 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
     docs/activations.md   `<!-- benchmark activations -->`, activations-training, projections,
                           projections-training, together, frontier
     docs/bdi.md           `<!-- benchmark bdi -->`
-    docs/bounded.md       `<!-- benchmark cuda_float_compress -->`
+    docs/bounded.md       `<!-- benchmark bounded kinds -->`, cuda_float_compress
 
 With --check nothing is written; the status is 1 if a page is not up to date.
 """
@@ -34,6 +34,7 @@ from benchmarks.report import (
     activations_training,
     bdi,
     bounded,
+    bounded_kinds,
     collectives,
     emulate,
     emulate_gemm,
@@ -134,7 +135,8 @@ def update_activations(page: str) -> str:
 
 
 def update_bounded(page: str) -> str:
-    """docs/bounded.md with its table. FileNotFoundError as in `update`."""
+    """docs/bounded.md with its tables. FileNotFoundError as in `update`."""
+    page = insert(page, "benchmark bounded kinds", bounded_kinds.table(read_results("bounded")))
     return insert(page, "benchmark cuda_float_compress", bdi.compat_table(read_results("bdi")))
 
 

@@ -87,6 +87,9 @@ def _hosts(hosts: int) -> list[Target]:
 def _bounded() -> list[Target]:
     what = "bounded"
     memory = f"{what}, N(0,.02) at 1e-4 from memory"
+    sz3 = "both its algorithms, one run"
+    ratio, worst_ratio = bounded.over_sz3("ratio")
+    speed, worst_speed = bounded.over_sz3(*bounded.WAYS)
     return [
         Target(
             f"{what}, ratio at N(0,1) and N(0,.02), 1e-4 and 1e-3, lowest",
@@ -113,7 +116,31 @@ def _bounded() -> list[Target]:
         Target(f"{memory}, compress", "GB/s, one core", 1.2, bounded.rate("compress")),
         Target(f"{memory}, decompress", "GB/s, one core", 2, bounded.rate("decompress")),
         Target(f"{memory}, stage before entropy", "min-max scan", 0.3, bounded.stage),
+        Target(f"{memory}, decompress, of a copy", "the same memory", 0.3, bounded.over_copy),
         Target(f"{memory}, two threads", "one thread", 1.7, bounded.two_threads, unit="x"),
+        Target(
+            f"{what}, ratio against SZ3, lowest of all corpora",
+            sz3,
+            1,
+            ratio,
+            unit="x",
+            name=worst_ratio,
+        ),
+        Target(
+            f"{what}, speed against SZ3, either way, lowest of all corpora",
+            sz3,
+            1,
+            speed,
+            unit="x",
+            name=worst_speed,
+        ),
+        Target(
+            f"{what}, corpora and bounds with a peer's ratio more than 1 % higher",
+            "equal bound, one run",
+            0,
+            bounded.cells_with_a_better_ratio,
+            True,
+        ),
         Target(
             f"{what}, corpora with a peer better in ratio and both speeds",
             "equal bound, one run",
