@@ -40,7 +40,7 @@ from benchmarks import _command, _peers
 from benchmarks._command import at_least
 from benchmarks.compressors.corpora import CORPORA, MEMORY, Sizes
 from benchmarks.compressors.methods import CUDA, METHODS, ORIGINAL, OURS, TWO_THREADS
-from benchmarks.report.bounded import BOTH, WAYS, better, ratio_text
+from benchmarks.report.bounded import BOTH, WAYS, better, near, ratio_text
 
 _TIMEOUT = 3600.0
 PANEL = ("N(0,.02)", 1e-4)  # the cell of the picture's left half
@@ -145,7 +145,7 @@ def verdict(cell: Row) -> list[str]:
 
 def draw(cells: list[Row], title: str, file: str) -> None:
     """Left: one cell, with its limit. Right: all cells relative to cgx; a point in the upper right
-    quarter is better in ratio and in this speed. Hollow: the bound is missed.
+    quarter is better in ratio and in this speed. Hollow: the bound is missed, by little.
     """
     shown = next((c for c in cells if (c["corpus"], c["max_error"]) == PANEL), cells[0])
     methods = list(dict.fromkeys(row["method"] for cell in cells for row in cell["rows"]))
@@ -153,7 +153,7 @@ def draw(cells: list[Row], title: str, file: str) -> None:
     with _command.picture(file, 3, 2, figsize=(13, 12), gridspec_kw=heights) as (figure, axes):
         figure.suptitle(title)
         for way, (left, right) in zip(WAYS, axes, strict=False):
-            for row in (one for one in shown["rows"] if "broke" not in one):
+            for row in (one for one in shown["rows"] if near(shown, one)):
                 _point(left, row[way], row["ratio"], row, 60)
             if shown["limit"]:
                 left.axhline(shown["limit"], linestyle="--", color="grey")
@@ -178,7 +178,7 @@ def _draw_all(axis: Any, cells: list[Row], way: str) -> None:
         if ours is None:
             continue
         for row in cell["rows"]:
-            if row["method"] != OURS and "broke" not in row:
+            if row["method"] != OURS and near(cell, row):
                 _point(axis, row[way] / ours[way], row["ratio"] / ours["ratio"], row, 25)
     axis.axhline(1, color="grey", linewidth=0.8)
     axis.axvline(1, color="grey", linewidth=0.8)

@@ -48,7 +48,7 @@ def field(shape: Shape, power: float = 3.0, seed: int = 0) -> Array:
     # The square of an amplitude, times the k^(d-1) of a shell.
     spectrum *= squares ** ((-power / 2 - (len(shape) - 1) / 2) / 2)
     spectrum[origin] = 0
-    x = np.fft.irfftn(spectrum, shape)
+    x = np.fft.irfftn(spectrum, shape, range(len(shape)))
     return (x / x.std()).astype(np.float32)
 
 

@@ -42,6 +42,13 @@ def better(cell: Row) -> dict[str, list[Row]] | None:
     return found
 
 
+def near(cell: Row, row: Row) -> bool:
+    """Whether a method holds the bound, or misses it by little, as the original format misses most:
+    a ratio means nothing where values have been clamped.
+    """
+    return bool(row["held"] or row["error"] < 2 * cell["max_error"])
+
+
 # ---- figures
 
 
@@ -51,9 +58,7 @@ def of_limit(r: Results) -> float:
 
 
 def against_original(keys: tuple[tuple[str, float], ...] = ()) -> Callable[[Results], float]:
-    """The lowest ratio over the original format's, of these cells or of all that have both. It
-    misses most bounds by a little; where it is off by twice a bound, it has clamped values.
-    """
+    """The lowest ratio over the original format's, of these cells or of all that have both."""
 
     def figure(r: Results) -> float:
         chosen = [_cell(r, *key) for key in keys] or _cells(r)
@@ -61,7 +66,7 @@ def against_original(keys: tuple[tuple[str, float], ...] = ()) -> Callable[[Resu
             ours["ratio"] / theirs["ratio"]
             for cell in chosen
             for ours, theirs in [(_row(cell, OURS), _row(cell, ORIGINAL))]
-            if ours and theirs and theirs["error"] < 2 * cell["max_error"]
+            if ours and theirs and near(cell, theirs)
         ]
         if not times:
             raise Missing(f"bounded.json has no {ORIGINAL}")
@@ -202,7 +207,7 @@ def _line(cell: Row) -> list[str]:
         ratio_text(ours["ratio"]),
         "" if ours["of_limit"] is None else f"{100 * ours['of_limit']:.1f} %",
         *(f"{ours[way]:.2f}" for way in WAYS),
-        "" if original is None else ratio_text(original["ratio"]),
+        ratio_text(original["ratio"]) if original and near(cell, original) else "",
         "" if best is None else _said(best),
         ", ".join(row["method"] for row in found[BOTH]) or "nobody",
     ]

@@ -22,13 +22,15 @@ from benchmarks.report.results import Results
 from benchmarks.training import state
 from tests import warm
 from tests.benchmarks import runs
+from tests.benchmarks.bounded_rows import cell_of, document_of, row_of
 
 TINY = ["--quick", "--numel", "20000", "--large", "30000", "--rounds", "2"]
 INTEGERS = "integers N(78000,317)"
 
 
 def test_a_small_run(tmp_path):
-    corpora = ["N(0,.02)", INTEGERS, "zeros", "weights bf16", "digits uint8", MEMORY]
+    names = ["N(0,.02)", INTEGERS, "zeros", "weights bf16", "digits uint8", MEMORY]
+    corpora = [*names, "field 3-D, 45 % NaN", "decimals, walk f64", "image stack uint16"]
     files = ["--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png")]
     done = runs.python("-m", "benchmarks.bounded", *TINY, "--corpora", *corpora, *files)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,16 +44,20 @@ def test_a_small_run(tmp_path):
         ("weights bf16", 0.0),
         ("digits uint8", 0.0),
         (MEMORY, 1e-4),
+        *(("field 3-D, 45 % NaN", cell["max_error"]) for cell in document["cells"][7:10]),
+        *(("decimals, walk f64", cell["max_error"]) for cell in document["cells"][10:13]),
+        ("image stack uint16", 0.0),
     ]
     absent = set(document["not_measured"])
     for (corpus, max_error), cell in cells.items():
-        assert (
-            math.prod(cell["shape"]) * {"float32": 4, "bfloat16": 2, "uint8": 1}[cell["dtype"]]
-            == cell["bytes"]
-        )
+        size = getattr(torch, cell["dtype"]).itemsize
+        assert math.prod(cell["shape"]) * size == cell["bytes"]
         methods = {row["method"] for row in cell["rows"]}
-        assert OURS in methods and (ORIGINAL in methods) == (max_error > 0)
-        assert ("zfp" in methods) == (max_error > 0 and "zfp" not in absent)
+        floats = cell["dtype"] in ("float32", "float64")
+        assert OURS in methods
+        assert (ORIGINAL in methods) == (max_error > 0 and cell["dtype"] == "float32")
+        assert ("zfp" in methods) == (floats and "zfp" not in absent)
+        assert ("fpzip" in methods) == (floats and max_error == 0 and "fpzip" not in absent)
         for row in cell["rows"]:
             assert row["ratio"] == pytest.approx(cell["bytes"] / row["bytes"], rel=1e-3)
             assert row["held"] == (row["error"] <= max_error), (corpus, row)
@@ -167,6 +173,13 @@ def test_the_worst_error_is_found_wherever_it_is(monkeypatch):
     assert measure.worst_error(x, x.clone(), lossless=False) == 0.0
     found[3] = np.nan
     assert measure.worst_error(x, found, lossless=False) == math.inf
+    special = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
+    assert measure.worst_error(special, special.clone(), lossless=False) == 0.0
+    for place, other in ((0, 1.0), (1, -math.inf), (2, 1e38), (3, math.nan)):
+        found = special.clone()
+        found[place] = other
+        assert measure.worst_error(special, found, lossless=False) == math.inf
+    x, found = torch.linspace(-1, 1, 35), x.numpy().copy()
     with pytest.raises(ValueError, match="34"):
         measure.worst_error(x, found[:34], lossless=False)
     zero, minus = torch.zeros(4), -torch.zeros(4)
@@ -255,23 +268,6 @@ def test_methods_take_what_they_know():
 # ---- verdicts, targets and the table
 
 
-def row_of(method, ratio, compress, decompress, held=True, nbytes=100, of_limit=None):
-    row = {"method": method, "threads": 1, "bytes": nbytes, "ratio": ratio, "of_limit": of_limit}
-    row |= {"error": 0.0 if held else 1.0, "held": held}
-    for way, rate in (("compress", compress), ("decompress", decompress)):
-        row |= {way: rate, f"{way}_q1": rate, f"{way}_q3": rate}
-    return row
-
-
-def cell_of(corpus, max_error, rows, **more):
-    base = {"corpus": corpus, "max_error": max_error, "rows": rows, "bytes": 4000}
-    return (
-        base
-        | {"shape": [1000], "dtype": "float32", "limit": None, "roofs": {}, "second_core": None}
-        | more
-    )
-
-
 def test_who_is_better():
     ours = row_of(OURS, 3.0, 1.0, 2.0)
     others = [
@@ -298,24 +294,6 @@ def test_who_is_better():
     assert figures.better(cell_of("sine", 1e-4, others)) is None
 
 
-def _document(**changed):
-    """All that the targets need, each of them just met; changed: rows of cgx by corpus."""
-    cells = []
-    for corpus, bound in figures.GAUSSIAN:
-        rows = [row_of(OURS, 3.21, 1, 1, of_limit=0.97), row_of(ORIGINAL, 3.0, 0.1, 0.1)]
-        cells.append(cell_of(corpus, bound, rows, limit=3.3))
-    cells.append(cell_of("sine", 1e-4, [row_of(OURS, 41, 1, 1), row_of(ORIGINAL, 41, 1, 1)]))
-    zeros = [row_of(OURS, 2e4, 1, 1, nbytes=200), row_of("zstd 1", 2.1e4, 1, 1)]
-    cells.append(cell_of("zeros", 1e-4, zeros, shape=[10**6]))
-    memory = [row_of(OURS, 3.6, 1.2, 2.0), row_of(TWO_THREADS, 3.6, 2.04, 3.5)]
-    roofs = {"scan": 10.0, "stage alone": 3.0}
-    cells.append(cell_of(MEMORY, 1e-4, memory, roofs=roofs))
-    for cell in cells:
-        cell["rows"][0] |= changed.get(cell["corpus"], {})
-    machine = {"simd": "avx2", "cpu": "a CPU", "cores": 2, "torch": "2", "rounds": 11}
-    return {"machine": machine, "cells": cells, "not_measured": {}}
-
-
 def _met(document):
     found = [t for t in targets.TARGETS if t.what.startswith("bounded")]
     results = Results({"bounded": document})
@@ -324,7 +302,7 @@ def _met(document):
 
 def test_targets_are_just_met():
     memory = "N(0,.02) at 1e-4 from memory"
-    assert _met(_document()) == {
+    assert _met(document_of()) == {
         "ratio at N(0,1) and N(0,.02), 1e-4 and 1e-3, lowest": ["0.97", "yes"],
         "ratio, lowest of all corpora": ["1x", "yes"],
         "ratio, i.i.d. weights, lowest": ["1.07x", "yes"],
@@ -333,7 +311,14 @@ def test_targets_are_just_met():
         f"{memory}, compress": ["1.2", "yes"],
         f"{memory}, decompress": ["2", "yes"],
         f"{memory}, stage before entropy": ["0.3", "yes"],
+        f"{memory}, decompress, of a copy": ["0.3", "yes"],
         f"{memory}, two threads": ["1.7x", "yes"],
+        "ratio against SZ3, lowest of all corpora": ["1x (SZ3 on sine, 0.0001)", "yes"],
+        "speed against SZ3, either way, lowest of all corpora": [
+            "1x (SZ3 on sine, 0.0001)",
+            "yes",
+        ],
+        "corpora and bounds with a peer's ratio more than 1 % higher": ["0", "yes"],
         "corpora with a peer better in ratio and both speeds": ["0", "yes"],
         "corpora with a bound missed": ["0", "yes"],
     }
@@ -341,9 +326,11 @@ def test_targets_are_just_met():
 
 def test_targets_are_missed_by_the_worst_corpus():
     worse = {"sine": {"ratio": 40.5}, "zeros": {"compress": 0.9, "decompress": 0.9, "held": False}}
-    missed = {what: said for what, said in _met(_document(**worse)).items() if said[1] != "yes"}
+    missed = {what: said for what, said in _met(document_of(**worse)).items() if said[1] != "yes"}
     assert missed == {
         "ratio, lowest of all corpora": ["0.988x", "**no**"],
+        "ratio against SZ3, lowest of all corpora": ["0.988x (SZ3 on sine, 0.0001)", "**no**"],
+        "corpora and bounds with a peer's ratio more than 1 % higher": ["1", "**no**"],
         "ratio, sine at 1e-4": ["40.5x", "**no**"],
         "corpora with a peer better in ratio and both speeds": ["1", "**no**"],
         "corpora with a bound missed": ["1", "**no**"],
@@ -351,25 +338,28 @@ def test_targets_are_missed_by_the_worst_corpus():
 
 
 def test_what_is_missing_is_named():
-    document = _document()
+    document = document_of()
     memory = document["cells"][-1]
-    del memory["roofs"]["stage alone"], memory["rows"][1]
+    del memory["roofs"]["stage alone"], memory["roofs"]["copy"], memory["rows"][1]
     document["cells"][-2]["shape"] = [4096]
+    del document["cells"][-3]["rows"][2]
     said = [row[0] for row in _met(document).values() if row[1] == ""]
     assert said == [
         "not measured: bounded.json has zeros of shape [4096]",
         "not measured: bounded.json has no codec stage alone",
+        "not measured: bounded.json has no copy beside its roofs",
         f"not measured: bounded.json has no {TWO_THREADS} on {MEMORY}",
+        *["not measured: bounded.json has no SZ3"] * 2,
     ]
 
 
 def test_the_table_has_a_line_for_each_cell():
-    lines = figures.table(_document()).splitlines()
+    lines = figures.table(document_of()).splitlines()
     rows = [line for line in lines if line.startswith("| ")]
     assert len(rows) == 1 + 7
     assert rows[1] == "| N(0,1) | 0.0001 | 3.210 | 97.0 % | 1.00 | 1.00 | 3.000 | " + (
         f"{ORIGINAL}: 3.000 (0.10, 0.10) | nobody |"
     )
     assert rows[6] == (
-        "| zeros | 0.0001 | 20000 |  | 1.00 | 1.00 |  | zstd 1: 21000 (1.00, 1.00) | nobody |"
+        "| zeros | 0.0001 | 20000 |  | 1.00 | 1.00 |  | zstd 1: 20200 (1.00, 1.00) | nobody |"
     )
