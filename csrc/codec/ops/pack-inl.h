@@ -3,6 +3,14 @@
 /// Codes that are collected before they are packed.
 constexpr size_t kSinkCodes = 1024;
 
+/// Packs as many codes as a level has its own loops for; returns how many.
+template <typename Packer>
+static inline CGX_INLINE size_t pack_many(const Packer& pack, const uint8_t* codes, size_t n,
+                                          std::byte* out, const std::byte* end) {
+  if constexpr (requires { pack.many(codes, n, out, end); }) return pack.many(codes, n, out, end);
+  return 0;
+}
+
 /// Collects codes and packs them.
 struct Sink {
   std::byte* out;
@@ -35,7 +43,8 @@ struct Sink {
       // What follows the last code must be 0 in the last byte.
       for (size_t i = 0; i < kPackCodes; ++i) codes[fill + i] = 0;
       const size_t step = kPackCodes / 8 * static_cast<size_t>(bits);
-      size_t i = 0;
+      size_t i = pack_many(pack, codes, fill, out, end);
+      out += i / 8 * static_cast<size_t>(bits);
       for (; i < fill && static_cast<size_t>(end - out) >= step + 16; i += kPackCodes) {
         pack(codes + i, out);
         out += step;

@@ -241,32 +241,4 @@ struct Unpack {
   }
 };
 
-/// 32 codes, a byte each, to 4 * bits bytes. Writes up to 16 bytes at once, in rising order.
-/// Codes and bytes of one step, and the bytes that it may touch.
-constexpr size_t kPackCodes = 32;
-struct Pack {
-  I pair, quad, squeeze, low;
-  __m128i shift;
-  size_t lane_bytes;
-  explicit Pack(int bits)
-      : pair(broadcast(kPack.of[bits].pair)),
-        quad(broadcast(kPack.of[bits].quad)),
-        squeeze(broadcast(kPack.of[bits].squeeze)),
-        low(_mm256_set1_epi64x(0xffffffff)),
-        shift(_mm_cvtsi32_si128(4 * bits)),
-        lane_bytes(2 * static_cast<size_t>(bits)) {}
-  static I broadcast(const void* table) {
-    return _mm256_broadcastsi128_si256(_mm_load_si128(static_cast<const __m128i*>(table)));
-  }
-  void operator()(const uint8_t* codes, std::byte* out) const {
-    const I bytes = _mm256_loadu_si256(reinterpret_cast<const I*>(codes));
-    const I dwords = _mm256_madd_epi16(_mm256_maddubs_epi16(pair, bytes), quad);
-    const I high = _mm256_sll_epi64(_mm256_srli_epi64(dwords, 32), shift);
-    const I packed = _mm256_shuffle_epi8(_mm256_or_si256(and_(dwords, low), high), squeeze);
-    store_lane(out, _mm256_castsi256_si128(packed));
-    store_lane(out + lane_bytes, _mm256_extracti128_si256(packed, 1));
-  }
-  static void store_lane(std::byte* out, __m128i lane) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), lane);
-  }
-};
+#include "codec/ops/simd_avx2_pack-inl.h"
