@@ -27,6 +27,12 @@ static inline float reduce_min(F a) {
   v = _mm_min_ps(v, _mm_movehl_ps(v, v));
   return _mm_cvtss_f32(_mm_min_ss(v, _mm_movehdup_ps(v)));
 }
+/// Folded in halves.
+static inline float sum_of_lanes(F a) {
+  __m128 v = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+  return _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)));
+}
 static inline float reduce_max(F a) {
   __m128 v = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   v = _mm_max_ps(v, _mm_movehl_ps(v, v));
@@ -126,7 +132,10 @@ struct Table<entries> {
     for (int i = 0; i < 8; ++i) entry[i] = table[i % entries];
     all = _mm256_load_ps(entry);
   }
-  F operator()(I index) const { return _mm256_permutevar8x32_ps(all, index); }
+  F operator()(I index) const {
+    if constexpr (entries <= 4) return _mm256_permutevar_ps(all, index);  // sooner there
+    return _mm256_permutevar8x32_ps(all, index);
+  }
 };
 /// From this many entries on a gather() is faster.
 constexpr int kSlowTable = 64;
@@ -234,10 +243,11 @@ struct Unpack {
       : shuffle(_mm256_load_si256(reinterpret_cast<const I*>(kUnpack.of[bits][phase].shuffle))),
         shift(_mm256_load_si256(reinterpret_cast<const I*>(kUnpack.of[bits][phase].shift))),
         mask(set_int((1u << bits) - 1)) {}
-  I operator()(const std::byte* window) const {
+  I operator()(const std::byte* window) const { return and_(unmasked(window), mask); }
+  /// With bits of the next codes above each.
+  I unmasked(const std::byte* window) const {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(window));
-    const I spread = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), shuffle);
-    return and_(shift_right(spread, shift), mask);
+    return shift_right(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), shuffle), shift);
   }
 };
 

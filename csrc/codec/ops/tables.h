@@ -67,4 +67,19 @@ constexpr PackTables make_pack_tables() {
 
 inline constexpr PackTables kPack = make_pack_tables();
 
+/// Of each byte, the bits that negate float number i where bit i is set.
+struct SignMasks {
+  alignas(64) float of[256][8];
+};
+
+constexpr SignMasks make_sign_masks() {
+  SignMasks masks{};
+  for (int byte = 0; byte < 256; ++byte) {
+    for (int i = 0; i < 8; ++i) masks.of[byte][i] = byte >> i & 1 ? -0.0f : 0.0f;
+  }
+  return masks;
+}
+
+inline constexpr SignMasks kSignMasks = make_sign_masks();
+
 }  // namespace cgx::cpu

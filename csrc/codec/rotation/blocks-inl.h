@@ -34,6 +34,10 @@ static inline void store_row(float* z, F v) {
   store(Float32{}, reinterpret_cast<std::byte*>(z), v);
 }
 
+// These need the rows.
+#include "codec/rotation/codes-inl.h"
+#include "codec/rotation/signs-inl.h"
+
 /// Asks the memory for `bytes` bytes from `p` on; they need not be there. Between two reads of new
 /// values a block is worked on for longer than the processor looks ahead.
 template <bool to_write>
@@ -54,9 +58,13 @@ struct BlockSum {
     lanes[i % kSums] = add(lanes[i % kSums], mul(a, b));
   }
   inline CGX_INLINE float total() const {
+#if defined(CGX_ON_AVX2)
+    return sum_of_lanes(add(add(lanes[0], lanes[2]), add(lanes[1], lanes[3])));
+#else
     alignas(64) float all[kSumLanes];
     for (size_t i = 0; i < kSums; ++i) store_row(all + i * kLanes, lanes[i]);
     return rotation::fold_sums(all);
+#endif
   }
 };
 
@@ -174,28 +182,26 @@ static uint32_t largest_magnitude(T type, const std::byte* x, size_t n) {
       max_unsigned(max_unsigned(most[0], most[1]), max_unsigned(most[2], most[3])));
 }
 
-/// v[0 .. n) of a block, and all stages. Returns the sum of v^2.
+/// v[0 .. n) of a block, and the stages below stride kRows * kLanes. Returns the sum of v^2.
 template <typename T>
 static float rotate_block(T type, const std::byte* x, size_t n, float down, uint64_t signs,
                           float* z) {
   const F by = set(down);
   BlockSum energy;
-  uint64_t word = 0;
+  Signs sign(signs, n);
   for (size_t start = 0; start < n; start += kRows * kLanes) {
     F v[kRows];
     fetch<false>(x, (n + start) * T::kBytes, kRows * kLanes * T::kBytes);
 #pragma GCC unroll kRows  // or v lies in memory
     for (size_t i = 0; i < kRows; ++i) {
       const size_t at = start + i * kLanes;
-      if (at % 64 == 0) word = rotation::sign_word(rotation::sign_state(signs, at));
-      v[i] = negate(mul(load(type, x + at * T::kBytes), by), word >> (at % 64));
+      v[i] = sign.on(mul(load(type, x + at * T::kBytes), by), at);
       energy.see(i, v[i], v[i]);
       v[i] = lanes_forth(v[i]);
     }
     rows_forth<kRows>(v);
     for (size_t i = 0; i < kRows; ++i) store_row(z + start + i * kLanes, v[i]);
   }
-  far_stages(z, n);
   return energy.total();
 }
 
@@ -205,7 +211,7 @@ template <bool add_to>
 static void values_of_block(const float* z, size_t n, float scale, uint64_t signs, float* y) {
   const F by = set(scale);
   F all = set(0.0f);
-  uint64_t word = 0;
+  Signs sign(signs, n);
   for (size_t start = 0; start < n; start += kRows * kLanes) {
     F v[kRows];
     fetch<true>(y, (n + start) * sizeof(float), kRows * kLanes * sizeof(float));
@@ -214,8 +220,7 @@ static void values_of_block(const float* z, size_t n, float scale, uint64_t sign
 #pragma GCC unroll kRows
     for (size_t i = 0; i < kRows; ++i) {
       const size_t at = start + i * kLanes;
-      if (at % 64 == 0) word = rotation::sign_word(rotation::sign_state(signs, at));
-      F value = negate(mul(lanes_back(v[i]), by), word >> (at % 64));
+      F value = sign.on(mul(lanes_back(v[i]), by), at);
       if constexpr (add_to) {
         value = add(load_row(y + at), value);
         all = add(all, value);
@@ -281,18 +286,11 @@ static Pending prepare(T type, const Part& part, const std::byte* x, size_t star
   const rotation::Prescale by = rotation::prescale(from_bits(largest));
   const float energy =
       rotate_block(type, block, part.block, by.down, rotation::sign_state(part.signs, start), z);
+  // A long way, which the other stages hide.
   const rotation::Norm norm = rotation::norm_of(energy, part.block);
+  far_stages(z, part.block);
   *inverse = norm.inverse;
   return {0.0f, norm.root, by.up};
-}
-
-static void put_codes(const uint8_t* codes, size_t n, Sink& sink) {
-  for (size_t done = 0; done < n;) {
-    const size_t take = smaller(n - done, kSinkCodes - sink.fill);
-    __builtin_memcpy(sink.codes + sink.fill, codes + done, take);
-    sink.fill += take, done += take;
-    if (sink.fill == kSinkCodes) sink.flush();
-  }
 }
 
 /// The memory of this thread. Not inlined, or its address is asked for again in each step.
@@ -308,7 +306,7 @@ static void encode_as(const Part& part, const std::byte* x, std::byte* scales, s
   Group<kTogether>& group = group_of_thread<kTogether>();
   const Encoder encoder;
   const size_t n = part.block, whole = part.n / n * n;
-  Sink sink(codes, whole, part.bits);
+  Codes<Encoder::kBits> out(codes, whole);
   for (size_t start = 0; start < whole; start += kTogether * n) {
     const size_t blocks = smaller(kTogether, (whole - start) / n);
     Pending pending[kTogether] = {};
@@ -330,10 +328,10 @@ static void encode_as(const Part& part, const std::byte* x, std::byte* scales, s
                                    pending[k].up);
       }
       __builtin_memcpy(scales + (start / n + k) * sizeof scale, &scale, sizeof scale);
-      put_codes(group.codes[k], n, sink);
+      out.put(group.codes[k], n);
     }
   }
-  sink.flush();
+  out.finish();
 }
 
 template <typename Encoder>
@@ -348,13 +346,6 @@ static void encode_part(const Part& part, const std::byte* x, DType dtype, std::
       return encode_as<BFloat16, Encoder>(part, x, scales, codes);
   }
 }
-
-/// Codes of kLanes values from number `at` of a block on, whose first code starts a byte.
-template <int bits>
-struct BlockCodes {
-  const Unpack unpack{bits, 0};
-  I operator()(const std::byte* codes, size_t at) const { return unpack(codes + at / 8 * bits); }
-};
 
 template <typename Decoder>
 static void decode_part(const Part& part, const std::byte* scales, const std::byte* codes, float* y,

@@ -61,6 +61,30 @@ struct Levels<bits, true> {
   F operator()(I code) const { return table(code); }
 };
 
+/// Writes 4 * kLanes codes, a byte each: `at`, with its topmost bit inverted where u is negative.
+template <int bits>
+static inline CGX_INLINE void store_codes(uint8_t* codes, const I* at, const I* u) {
+#if defined(CGX_ON_AVX2)
+  // Saturation keeps signs, and four vectors of them are handled at once.
+  const I signs =
+      _mm256_packs_epi16(_mm256_packs_epi32(u[0], u[1]), _mm256_packs_epi32(u[2], u[3]));
+  const I low =
+      _mm256_packus_epi16(_mm256_packs_epi32(at[0], at[1]), _mm256_packs_epi32(at[2], at[3]));
+  const I top = _mm256_srli_epi16(and_(signs, _mm256_set1_epi8(-128)), 8 - bits);
+  const I order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<I*>(codes),
+                      _mm256_permutevar8x32_epi32(exclusive_or(low, top), order));
+#else
+  struct NoLimit {
+    static I limit(I codes) { return codes; }
+  };
+  const auto code = [=](size_t k) CGX_INLINE {
+    return exclusive_or(at[k], shift_left<bits - 1>(shift_right<31>(u[k])));
+  };
+  store_bytes(codes, code(0), code(1), code(2), code(3), NoLimit{});
+#endif
+}
+
 /// The number of thresholds below a magnitude, plus 2^(bits-1), and its level.
 template <int bits>
 struct TreeSearch {
@@ -68,6 +92,15 @@ struct TreeSearch {
   Magnitudes<bits> magnitudes{1.0f};
 
   void operator()(F magnitude, I& at, F& level) const {
+#if defined(CGX_ON_AVX2)
+    if constexpr (bits == 2) {  // the root alone
+      // Magnitudes compare as their bits do, on more units than floats do.
+      const F root = set(rotated::kTree<bits>.thresholds[1]);
+      at = _mm256_sub_epi32(set_int(2), _mm256_cmpgt_epi32(bits_of(magnitude), bits_of(root)));
+      level = magnitudes(at);
+      return;
+    }
+#endif
     at = walk(magnitude, set_int(1));
     level = magnitudes(at);
   }
@@ -109,10 +142,6 @@ struct Encoder {
   using Search = typename SearchOf<bits>::Type;
   Search tables;
 
-  struct NoLimit {
-    static I limit(I codes) { return codes; }
-  };
-
   void quantize(Group<kTogether>& group, size_t n) const {
     // In registers: stores to codes could change `tables`, as far as compilers know.
     const Search search = tables;
@@ -122,18 +151,17 @@ struct Encoder {
     const F by = set(group.inverse[0]);
     const I mask = set_int(0x7fffffffu);
     for (size_t i = 0; i < n; i += 4 * kLanes) {
-      I code[4];
+      I at[4], sign[4];
       for (size_t k = 0; k < 4; ++k) {
         const F u = mul(load_row(z + i + k * kLanes), by);
         const F magnitude = float_of(and_(bits_of(u), mask));
-        I at;
         F level;
-        search(magnitude, at, level);
+        sign[k] = bits_of(u);
+        search(magnitude, at[k], level);
         sums.product.see(k, magnitude, level);
         sums.square.see(k, level, level);
-        code[k] = exclusive_or(at, shift_left<bits - 1>(shift_right<31>(bits_of(u))));
       }
-      store_bytes(codes + i, code[0], code[1], code[2], code[3], NoLimit{});
+      store_codes<bits>(codes + i, at, sign);
     }
     group.sums[0] = sums;
   }
@@ -147,7 +175,15 @@ struct Decoder {
   BlockCodes<bits> unpack;
 
   explicit Decoder(float factor) : levels_of(factor) {}
-  F level(const std::byte* codes, size_t at) const { return levels_of(unpack(codes, at)); }
+  F level(const std::byte* codes, size_t at) const {
+#if defined(CGX_ON_AVX2)
+    if constexpr (bits == 1) {  // the negative level, negated where a bit is set
+      const uint8_t byte = reinterpret_cast<const uint8_t*>(codes)[at / 8];
+      return _mm256_xor_ps(load_row(kSignMasks.of[byte]), set(levels_of.memory[0]));
+    }
+#endif
+    return levels_of(unpack(codes, at));
+  }
 };
 
 static void encode(const Part& part, const std::byte* x, DType dtype, std::byte* scales,
