@@ -17,38 +17,6 @@ template <int bits, int subset>
 inline constexpr levels::Tree<1 << (bits - 1)> kTree{
     trellis::kLevels + trellis::first_level(bits) + subset, 4};
 
-template <int bits, int subset>
-struct Subset {
-  static constexpr int kSize = 1 << (bits - 1);
-
-  Walk<1, kSize> walk{kTree<bits, subset>.thresholds};
-  alignas(64) float memory[kSize];
-  Table<kSize> levels;
-
-  Subset() : levels(fill(memory)) {}
-  static const float* fill(float* memory) {
-    for (int m = 0; m < kSize; ++m) {
-      memory[m] = trellis::kLevels[trellis::first_level(bits) + 4 * m + subset];
-    }
-    return memory;
-  }
-
-  /// The squared distance of the nearest level; its number goes to its bits of `step`.
-  inline CGX_INLINE F distance(F u, I& step) const {
-    constexpr int kPlace = 4 + 3 * subset;
-    if constexpr (bits == 2) {  // two levels need no table
-      const F threshold = set(kTree<bits, subset>.thresholds[1]);
-      step = or_where_less(threshold, u, step, set_int(1 << kPlace));
-      const F off = sub(u, select_less(threshold, u, set(memory[0]), set(memory[1])));
-      return mul(off, off);
-    }
-    const I at = walk(u, set_int(1));
-    const F off = sub(u, levels(at));
-    if constexpr (bits > 1) step = or_(step, shift_left<kPlace>(and_(at, set_int(kSize - 1))));
-    return mul(off, off);
-  }
-};
-
 template <int bits>
 struct Decoder {
   static constexpr int kBits = bits, kMostBits = trellis::kMostBits;
@@ -83,6 +51,41 @@ struct Decoder {
       store_row(z + i, level_of(code, before, two_before));
       two_before = before, before = code;
     }
+  }
+};
+
+#if defined(CGX_ON_AVX2)
+#include "codec/families/trellis/paths_avx2-inl.h"
+#else
+template <int bits, int subset>
+struct Subset {
+  static constexpr int kSize = 1 << (bits - 1);
+
+  Walk<1, kSize> walk{kTree<bits, subset>.thresholds};
+  alignas(64) float memory[kSize];
+  Table<kSize> levels;
+
+  Subset() : levels(fill(memory)) {}
+  static const float* fill(float* memory) {
+    for (int m = 0; m < kSize; ++m) {
+      memory[m] = trellis::kLevels[trellis::first_level(bits) + 4 * m + subset];
+    }
+    return memory;
+  }
+
+  /// The squared distance of the nearest level; its number goes to its bits of `step`.
+  inline CGX_INLINE F distance(F u, I& step) const {
+    constexpr int kPlace = 4 + 3 * subset;
+    if constexpr (bits == 2) {  // two levels need no table
+      const F threshold = set(kTree<bits, subset>.thresholds[1]);
+      step = or_where_less(threshold, u, step, set_int(1 << kPlace));
+      const F off = sub(u, select_less(threshold, u, set(memory[0]), set(memory[1])));
+      return mul(off, off);
+    }
+    const I at = walk(u, set_int(1));
+    const F off = sub(u, levels(at));
+    if constexpr (bits > 1) step = or_(step, shift_left<kPlace>(and_(at, set_int(kSize - 1))));
+    return mul(off, off);
   }
 };
 
@@ -190,6 +193,7 @@ struct Encoder {
     group.sums[k] = sums;
   }
 };
+#endif
 
 static void encode(const Part& part, const std::byte* x, DType dtype, std::byte* scales,
                    std::byte* codes) {
