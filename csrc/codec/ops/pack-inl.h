@@ -35,7 +35,7 @@ struct Sink {
     return at;
   }
 
-  void flush() {
+  inline CGX_INLINE void flush() {
     if (bits == 8) {
       __builtin_memcpy(out, codes, fill);
       out += fill;

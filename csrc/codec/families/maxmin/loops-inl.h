@@ -93,6 +93,7 @@ struct StochasticBucket {
 };
 
 struct Nearest {
+  static constexpr bool kNearest = true;
   template <bool full>
   using Bucket = NearestBucket;
   static bool by_reciprocal(MaxMinMeta meta) { return maxmin_by_reciprocal(meta); }
@@ -104,6 +105,7 @@ struct Nearest {
 };
 
 struct Stochastic {
+  static constexpr bool kNearest = false;
   template <bool full>
   using Bucket = StochasticBucket<full>;
   static bool by_reciprocal(MaxMinMeta meta) { return maxmin_stochastic_by_reciprocal(meta); }
@@ -171,6 +173,10 @@ static inline MaxMinMeta meta_of(const Part& part, const Extremes& e, const std:
               : maxmin_meta(e.min, e.max, e.finite, levels);
 }
 
+#if defined(CGX_ON_AVX2)
+#include "codec/families/maxmin/pairs-inl.h"
+#endif
+
 template <typename T, typename R>
 static void encode_as(const Part& part, const std::byte* x, RandomKey key, uint64_t index,
                       std::byte* meta_out, std::byte* codes) {
@@ -178,7 +184,14 @@ static void encode_as(const Part& part, const std::byte* x, RandomKey key, uint6
   Sink sink(codes, part.n, part.bits);
   MaxMinMeta metas[kGroup];
   size_t ready = 0, next = 0;  // metas
-  for (size_t start = 0; start < part.n; start += part.bucket_size) {
+  size_t done = 0;
+#if defined(CGX_ON_AVX2)
+  if constexpr (R::kNearest) {
+    done = encode_pairs(T{}, part, x, meta_out, sink);
+    meta_out += done / part.bucket_size * sizeof(MaxMinMeta);
+  }
+#endif
+  for (size_t start = done; start < part.n; start += part.bucket_size) {
     if (next == ready) {
       next = ready = 0;
       for (size_t at = start; at < part.n && ready < kGroup; at += part.bucket_size) {
