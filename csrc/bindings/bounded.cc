@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "codec/bounded/encoder.h"
 #include "codec/bounded/gpu/slab.h"
 #include "codec/bounded/range.h"
+#include "codec/bounded/repeats.h"
 #include "tensors/memory.h"
 
 namespace py = pybind11;
@@ -62,7 +64,12 @@ BoundKind kind_of(int code) {
 }
 
 // The values [first, first + n) of a tensor.
-void encode(Encoder& encoder, const at::Tensor& x, size_t first, size_t n) {
+// shape, at: of the tensor that they are from, and the first one's place in it; x and `first` itself
+// where not given.
+void encode(Encoder& encoder, const at::Tensor& x, size_t first, size_t n,
+            const std::optional<std::vector<uint64_t>>& shape, std::optional<uint64_t> at) {
+  const std::vector<uint64_t> own(x.sizes().begin(), x.sizes().end());
+  encoder.place(field::geometry_of(shape ? *shape : own, at.value_or(first), n));
   const std::byte* values = host_bytes("x", x, size_of(encoder.maps().element()), first, n);
   const WithoutGil no_gil;
   encoder.encode(values, n);
@@ -72,6 +79,20 @@ void finish(Encoder& encoder, const py::buffer& frame, Arena& arena, size_t numb
   const Bytes bytes(frame);
   const WithoutGil no_gil;
   arena.put(number, encoder.finish(bytes.span()));
+}
+
+Rearranged way_of(int number) {
+  if (number < 0 || number >= kRearranged) {
+    throw ConfigError(str_of("way is ", number, ", allowed: 0 to ", kRearranged - 1));
+  }
+  return static_cast<Rearranged>(number);
+}
+
+void finish_bytes(Encoder& encoder, int way, const py::buffer& frame, Arena& arena, size_t number) {
+  const Bytes bytes(frame);
+  const Rearranged known = way_of(way);
+  const WithoutGil no_gil;
+  arena.put(number, encoder.finish_bytes(known, bytes.span()));
 }
 
 // A block, and the object that has its bytes.
@@ -116,12 +137,28 @@ void check_block(const Slab& slab, size_t block) {
 }
 
 // looked: of all blocks, as the operator bounded_look gives it; it must stay.
-void choose_form(Slab& slab, Encoder& encoder, size_t block, const at::Tensor& looked) {
+// values: of the type, at the block's places from `first` on.
+void choose_form(Slab& slab, Encoder& encoder, size_t block, const at::Tensor& looked,
+                 const std::optional<at::Tensor>& values, size_t first, size_t count) {
   check_block(slab, block);
   const size_t bytes = slab.look_bytes();
   const std::byte* of_block = host_bytes("looked", looked, 1, block * bytes, bytes);
+  const size_t each = size_of(encoder.maps().element());
+  const std::byte* at_places = values ? host_bytes("values", *values, each, first, count) : nullptr;
   const WithoutGil no_gil;
-  slab.choose_form(encoder, block, of_block);
+  slab.choose_form(encoder, block, of_block, at_places);
+}
+
+// Places in the tensor of the slab, as torch indexes with them.
+at::Tensor field_places(Slab& slab, Encoder& encoder, size_t block,
+                        const std::vector<uint64_t>& shape, uint64_t first) {
+  check_block(slab, block);
+  const std::vector<uint32_t> places = slab.field_places(encoder, block, shape, first);
+  at::Tensor out = at::empty({static_cast<int64_t>(places.size())}, at::kLong);
+  auto* const to = out.mutable_data_ptr<int64_t>();
+  const auto begin = static_cast<int64_t>(block * kBlockValues);
+  for (size_t i = 0; i < places.size(); ++i) to[i] = begin + static_cast<int64_t>(places[i]);
+  return out;
 }
 
 // parts: of all blocks.
@@ -145,26 +182,48 @@ py::tuple read_container(const py::buffer& payload) {
   const Bytes bytes(payload);
   const OpenContainer open = OpenContainer::read(bytes.span());
   const Container& header = open.header;
+  std::vector<std::pair<uint64_t, uint64_t>> places;
+  places.reserve(open.places.size());
+  for (const auto& place : open.places) places.emplace_back(place.begin, place.end);
   return py::make_tuple(number_of(header.element), header.complex, static_cast<int>(header.kind),
-                        header.asked, header.bound, header.version, header.shape, open.starts);
+                        header.asked, header.bound, header.version, header.shape, places,
+                        header.framed);
 }
 
 void write_container(int element, bool complex, int kind, double asked, double bound,
                      std::vector<uint64_t> shape, Arena& arena) {
   Container header{dtype_of_number(element), complex, kind_of(kind), asked, bound,
                    std::move(shape)};
-  header.version = version_of(header.element, header.kind);
-  arena.close(header.write(arena.blocks()));
+  const std::vector<std::byte> head = header.write(arena.blocks());
+  size_t bytes = head.size();
+  const std::byte* before = nullptr;
+  for (const auto& block : arena.blocks()) {
+    bytes += block.data() == before ? 0 : block.size();
+    before = block.data();
+  }
+  arena.close(head, header.padding(bytes));
+}
+
+py::bytes write_framed(int element, bool complex, std::vector<uint64_t> shape,
+                       const py::buffer& frame) {
+  Container header{dtype_of_number(element), complex, BoundKind::kLossless, 0, 0, std::move(shape)};
+  header.framed = true;
+  const std::vector<std::byte> out = header.write_framed(Bytes(frame).span());
+  return {reinterpret_cast<const char*>(out.data()), out.size()};
 }
 
 std::string name_of(const OpenBlock& block) {
-  constexpr const char* kMaps[] = {"raw", "constant", "order", "grid", "lattice", "log grid"};
+  constexpr const char* kMaps[] = {"raw",       "constant", "order", "grid",
+                                   "lattice",   "log grid", "field", "palette",
+                                   "multiples", "mostly",   "bytes"};
   return kMaps[static_cast<size_t>(block.header.map)];
 }
 
 py::object predictor_of(const OpenBlock& block) {
   constexpr const char* kPredictors[] = {"none", "mean", "previous", "line", "curve"};
-  if (block.header.map <= Map::kConstant) return py::none();
+  const Map map = block.header.map;
+  const bool none = map == Map::kField || map == Map::kMostly || map == Map::kBytes;
+  if (map <= Map::kConstant || none) return py::none();
   return py::str(kPredictors[static_cast<size_t>(block.header.predictor)]);
 }
 
@@ -190,7 +249,7 @@ void bind(py::module_& module) {
           "Arguments of the operators bounded_look, bounded_encode and bounded_decode.");
   py::class_<Arena>(module, "BoundedArena", py::buffer_protocol())
       .def(py::init([](size_t dims, size_t blocks, size_t bytes) {
-             return std::make_unique<Arena>(Container::head_bytes(dims, blocks), bytes);
+             return std::make_unique<Arena>(Container::most_head(dims, blocks), bytes);
            }),
            py::arg("dims"), py::arg("blocks"), py::arg("bytes"))
       .def_buffer([](Arena& arena) {
@@ -202,7 +261,8 @@ void bind(py::module_& module) {
       .def(py::init(
                [](const std::shared_ptr<Maps>& maps) { return std::make_unique<Encoder>(maps); }),
            py::arg("maps"))
-      .def("encode", &encode, py::arg("x"), py::arg("first"), py::arg("n"))
+      .def("encode", &encode, py::arg("x"), py::arg("first"), py::arg("n"),
+           py::arg("shape") = py::none(), py::arg("at") = py::none())
       .def_buffer([](const Encoder& encoder) {
         const std::span<const std::byte> content = encoder.content();
         return py::buffer_info(reinterpret_cast<const uint8_t*>(content.data()),
@@ -211,7 +271,20 @@ void bind(py::module_& module) {
       .def("is_raw", &Encoder::is_raw, py::arg("frame_bytes"))
       .def("finish", &finish, py::arg("frame"), py::arg("arena"), py::arg("number"))
       .def_property_readonly("entropy", &Encoder::entropy)
-      .def_property_readonly("packed", &Encoder::packed);
+      .def_property_readonly("packed", &Encoder::packed)
+      .def_property_readonly("windowed", &Encoder::windowed)
+      .def_property_readonly("again", &Encoder::again)
+      .def("bytes_with", &Encoder::bytes_with, py::arg("frame_bytes"))
+      .def(
+          "rearranged",
+          [](Encoder& encoder, int way) { return view_of(encoder.rearranged(way_of(way))); },
+          py::arg("way"))
+      .def("finish_bytes", &finish_bytes, py::arg("way"), py::arg("frame"), py::arg("arena"),
+           py::arg("number"))
+      .def("use_windows", [](Encoder& encoder) {
+        const WithoutGil no_gil;
+        encoder.use_windows();
+      });
   py::class_<Opened>(module, "BoundedBlock")
       .def_property_readonly("frame", [](const Opened& o) { return view_of(o.block.frame); })
       .def_property_readonly("content_bytes", [](const Opened& o) { return o.block.content; })
@@ -221,6 +294,7 @@ void bind(py::module_& module) {
       .def_property_readonly("low_bits_coded",
                              [](const Opened& o) { return o.block.header.low == LowBits::kCoded; })
       .def_property_readonly("packed", [](const Opened& o) { return o.block.header.quads; })
+      .def_property_readonly("windowed", [](const Opened& o) { return o.block.header.windowed; })
       .def_property_readonly("outliers", [](const Opened& o) { return o.block.header.outliers; })
       .def_property_readonly("specials", [](const Opened& o) { return o.block.header.specials; });
   py::class_<Decoder>(module, "BoundedDecoder")
@@ -237,7 +311,10 @@ void bind(py::module_& module) {
            py::arg("maps"), py::arg("values"))
       .def_property_readonly("blocks", &Slab::blocks)
       .def_property_readonly("look_bytes", &Slab::look_bytes)
-      .def("plan", &choose_form, py::arg("encoder"), py::arg("block"), py::arg("looked"))
+      .def("field_places", &field_places, py::arg("encoder"), py::arg("block"), py::arg("shape"),
+           py::arg("first"))
+      .def("plan", &choose_form, py::arg("encoder"), py::arg("block"), py::arg("looked"),
+           py::arg("values") = py::none(), py::arg("first") = 0, py::arg("count") = 0)
       .def("adopt", &adopt, py::arg("encoder"), py::arg("block"), py::arg("parts"))
       .def(
           "open",
@@ -272,6 +349,18 @@ void bind(py::module_& module) {
         prefer_large_pages(host_bytes("memory", memory, each, 0, n), memory.nbytes());
       },
       py::arg("memory"));
+  module.def("bounded_write_framed", &write_framed, py::arg("element"), py::arg("complex"),
+             py::arg("shape"), py::arg("frame"));
+  module.def(
+      "bounded_repeats",
+      [](const at::Tensor& x) {
+        const auto each = static_cast<size_t>(x.itemsize());
+        const auto n = static_cast<size_t>(x.numel());
+        const std::byte* values = host_bytes("x", x, each, 0, n);
+        const py::gil_scoped_release no_gil;
+        return repeats({values, n * each}, each);
+      },
+      py::arg("x"));
   module.attr("BOUNDED_BLOCK_VALUES") = kBlockValues;
 }
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tests.bounded import adversary_fields as fields
 from torch_cgx import bounded
 
 Array = npt.NDArray[np.float64]
@@ -295,6 +296,8 @@ def case(seed: int, number: int) -> Case:
     rng = np.random.default_rng([seed, number])
     n = _size(rng)
     draw = rng.random()
+    if draw > 0.7:
+        return _field(rng, wide=draw > 0.95)
     if draw < 0.12:
         x, kind = _whole(rng, n, WHOLE[int(rng.integers(len(WHOLE)))])
         bound: dict[str, float] = {} if rng.random() < 0.8 else {"max_error": 0.0}
@@ -316,6 +319,18 @@ def case(seed: int, number: int) -> Case:
         x = torch.view_as_complex(x.view(-1, 2))
     x, arranged = _arranged(rng, x)
     return Case(x, bound, f"{kind}, {arranged}")
+
+
+def _field(rng: np.random.Generator, wide: bool) -> Case:
+    """Rows and planes; wide: whole numbers."""
+    if wide:
+        x, kind = fields.image(rng, fields.WHOLE[int(rng.integers(len(fields.WHOLE)))])
+        return Case(x, {}, kind)
+    dtype = FLOATS[int(rng.choice(4, p=[0.5, 0.3, 0.1, 0.1]))]
+    scale = float(10.0 ** rng.uniform(-3, 4)) if rng.random() < 0.8 else 1.0
+    bound = {"max_error": 0.0} if rng.random() < 0.35 else _bound(rng, dtype, scale)
+    x, kind = fields.field(rng, scale, dtype)
+    return Case(x, bound, kind)
 
 
 def broken(made: Case) -> str | None:

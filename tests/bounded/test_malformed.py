@@ -62,38 +62,56 @@ def test_random_bytes_and_other_formats(payload: torch.Tensor) -> None:
             bounded.decompress(other)
 
 
-@pytest.mark.parametrize(
-    ("at", "layout", "value", "text"),
-    [
-        (4, "B", 3, "version 3 .* knows 1 to 2"),
-        (4, "B", 0, "version 0"),
-        (5, "B", 0, "type is 0"),
-        (5, "B", 14, "type is 14"),
-        (5, "B", 64 + 4, "type is 68"),
-        (5, "B", 255, "type is 255"),
-        (6, "B", 4, "kind of bound is 4"),
-        (6, "B", 0, "bound is 0.001"),
-        (12, "I", 17, r"2\^17 values"),
-        (16, "d", 1e-4, "bound is 0.001, but 0.0001 was requested"),
-        (16, "d", math.nan, "requested bound is nan, allowed: finite numbers >= 0"),
-        (16, "d", -0.0, "requested bound is -0"),
-        (24, "d", -1.0, "bound is -1"),
-        (24, "d", math.nan, "bound is nan"),
-        (24, "d", math.inf, "bound is inf"),
-        (24, "d", 1e-4, "bound is 0.0001, but 0.001 was requested"),
-        (5, "B", 9, "whole numbers have no bound"),
-        (5, "B", 3, "block 0: the map of a block is 3"),
-    ],
-)
-def test_forged_headers(
-    payload: torch.Tensor, at: int, layout: str, value: float, text: str
+HEADERS: list[tuple[dict[str, Any], str]] = [
+    ({"version": 4}, "version 4 .* knows 1 to 3"),
+    ({"version": 0}, "version 0"),
+    ({"version": 255}, "version 255"),
+    ({"type": 0}, "type is 0"),
+    ({"type": 14}, "type is 14"),
+    ({"type": 64 + 4}, "type is 68"),
+    ({"type": 255}, "type is 255"),
+    ({"kind": 4}, "kind of bound is 4"),
+    ({"dims": 65}, "65 dimensions"),
+    ({"asked": math.nan, "bound": math.nan}, "requested bound is nan, allowed: finite .* >= 0"),
+    ({"asked": -0.0, "bound": -0.0}, "requested bound is -0"),
+    ({"asked": math.inf, "bound": math.inf}, "bound is inf"),
+    ({"kind": 2, "bound": -1.0}, "bound is -1"),
+    ({"kind": 2, "bound": math.nan}, "bound is nan"),
+    ({"kind": 2, "bound": math.inf}, "bound is inf"),
+    ({"type": 9}, "whole numbers have no bound"),
+    ({"type": 3}, "block 0: the map of a block is 3"),
+]
+FIXED_HEADERS: list[tuple[dict[str, Any], str]] = [
+    ({"kind": 0}, "bound is 0.001"),
+    ({"block_bits": 17}, r"2\^17 values"),
+    ({"asked": 1e-4}, "bound is 0.001, but 0.0001 was requested"),
+    ({"bound": 1e-4}, "bound is 0.0001, but 0.001 was requested"),
+    ({"bound": -1.0}, "bound is -1"),
+    ({"bound": math.nan}, "bound is nan"),
+    ({"bound": math.inf}, "bound is inf"),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), HEADERS, ids=str)
+def test_forged_headers(payload: torch.Tensor, fields: dict[str, Any], text: str) -> None:
+    for version in (1, 2, 3):
+        parts = forge.taken_apart(payload, version)
+        with pytest.raises(PayloadError, match=text):
+            bounded.decompress(parts.set(**fields).payload())
+
+
+@pytest.mark.parametrize(("fields", "text"), FIXED_HEADERS, ids=str)
+def test_forged_headers_of_versions_1_and_2(
+    payload: torch.Tensor, fields: dict[str, Any], text: str
 ) -> None:
-    with pytest.raises(PayloadError, match=text):
-        bounded.decompress(forge.taken_apart(payload).set(at, layout, value).payload())
+    for version in (1, 2):
+        parts = forge.taken_apart(payload, version).set(**fields)
+        with pytest.raises(PayloadError, match=text):
+            bounded.decompress(parts.payload())
 
 
 def test_a_bound_that_is_finer_than_the_blocks(payload: torch.Tensor) -> None:
-    parts = forge.taken_apart(payload).set(16, "d", 1e-4).set(24, "d", 1e-4)
+    parts = forge.taken_apart(payload).set(asked=1e-4, bound=1e-4)
     with pytest.raises(PayloadError, match="block 0: the step of a block"):
         bounded.decompress(parts.payload())
 
@@ -102,7 +120,7 @@ def test_a_bad_bound_of_an_empty_tensor() -> None:
     parts = forge.taken_apart(bounded.compress(torch.empty(0, 3), max_error=0.5))
     assert bounded.decompress(parts.payload()).shape == (0, 3)
     with pytest.raises(PayloadError, match="bound is nan"):
-        bounded.decompress(parts.set(24, "d", math.nan).payload())
+        bounded.decompress(parts.set(kind=2, bound=math.nan).payload())
 
 
 @pytest.mark.parametrize(
@@ -110,12 +128,13 @@ def test_a_bad_bound_of_an_empty_tensor() -> None:
     [[1 << 40], [1 << 63], [2**64 - 1], [1 << 20, 1 << 20], [1 << 32, 1 << 32], [3, 1 << 61]],
 )
 def test_forged_shapes_take_no_memory(payload: torch.Tensor, shape: list[int]) -> None:
-    parts = forge.taken_apart(payload)
-    parts.shape = shape
-    peak = memory()
-    with pytest.raises(PayloadError, match="a table of|more values"):
-        bounded.decompress(parts.payload())
-    assert memory() - peak < 1 << 20
+    for version in (2, 3):
+        parts = forge.taken_apart(payload, version)
+        parts.shape = shape
+        peak = memory()
+        with pytest.raises(PayloadError, match="a table of|more values|its shape needs"):
+            bounded.decompress(parts.payload())
+        assert memory() - peak < 1 << 20
 
 
 @pytest.mark.parametrize("shape", [[0, 1 << 40, 1 << 40], [1 << 62, 0, 4], [2**64 - 1, 0]])
@@ -127,7 +146,7 @@ def test_forged_shapes_of_no_tensor(shape: list[int]) -> None:
 
 
 def test_forged_tables(payload: torch.Tensor) -> None:
-    parts = forge.taken_apart(payload)
+    parts = forge.taken_apart(payload, 2)
     lengths = [len(block) for block in parts.blocks]
     for table, text in (
         ([2**32 - 1] * 3, "is cut"),
@@ -140,13 +159,86 @@ def test_forged_tables(payload: torch.Tensor) -> None:
         parts.table = table
         with pytest.raises(PayloadError, match=text):
             bounded.decompress(parts.payload())
-    parts.table = None
-    parts.shape = [140_000 + 65536]
-    with pytest.raises(PayloadError):
-        bounded.decompress(parts.payload())
-    parts.shape = [14, 100, 99]
-    with pytest.raises(PayloadError, match="block 2: "):  # its values are not as many
-        bounded.decompress(parts.payload())
+    for version in (2, 3):
+        parts = forge.taken_apart(payload, version)
+        parts.shape = [140_000 + 65536]
+        with pytest.raises(PayloadError):
+            bounded.decompress(parts.payload())
+        parts.shape = [14, 100, 99]
+        with pytest.raises(PayloadError, match="block 2: "):  # its values are not as many
+            bounded.decompress(parts.payload())
+
+
+def test_forged_tables_of_numbers(payload: torch.Tensor) -> None:
+    parts = forge.taken_apart(payload)
+    a, b, c = (len(block) + 1 for block in parts.blocks)
+    for table, text in (
+        ([2**32 + 1, b, c], r"a block of 4294967296 bytes"),
+        ([2**32 - 1, b, c], "is cut"),
+        ([a + 1, b, c], "is cut"),
+        ([a - 1, b, c], "goes on after its end"),
+        ([a - 1, b + 1, c], "block 0: the checksum differs"),
+        ([1, a + b - 1, c], "block 1: the checksum differs"),
+        ([2, a + b + c - 3, 1], "block 0: the block is cut"),
+        ([a, b, c, 1], "goes on after its end"),  # a byte more before the blocks
+        ([a, b], "is cut|goes on after its end|block of"),
+        ([a, 0, 0], "0 blocks are as the one before, allowed: 1 to 2"),
+        ([a, 0, 3], "3 blocks are as the one before, allowed: 1 to 2"),
+        ([0, 4], "4 blocks are as the one before, allowed: 1 to 3"),
+        ([0, 2**63], "blocks are as the one before"),
+        ([a, b, 0, 1], "goes on after its end"),
+        ([0, 3], "goes on after its end"),
+    ):
+        with pytest.raises(PayloadError, match=text):
+            bounded.decompress(parts.set(table=table).payload())
+
+
+def test_blocks_that_are_as_the_one_before(payload: torch.Tensor) -> None:
+    one, two, _ = forge.taken_apart(payload).blocks
+    first, second = bounded.decompress(payload).view(-1)[: 2 * 65536].split(65536)
+    zeros = torch.zeros(65536)
+    for blocks, values in (
+        ([b"", one, one, two], [zeros, first, first, second]),
+        ([one, b"", b"", two], [first, zeros, zeros, second]),
+        ([two, two, two, two], [second] * 4),
+        ([b"", b""], [zeros, zeros]),
+    ):
+        parts = forge.taken_apart(payload).set(blocks=blocks, shape=[65536 * len(blocks)])
+        data = parts.payload()
+        assert torch.equal(bounded.decompress(data), torch.cat(values))
+        assert bounded.info(data).checksum_ok
+    # A block's checksum is said of all that are as it is.
+    bad = one[:-1] + bytes([one[-1] ^ 1])
+    data = parts.set(blocks=[two, bad, bad], shape=[3 * 65536]).payload()
+    with pytest.raises(PayloadError, match="^block 1: the checksum"):
+        bounded.decompress(data)
+    assert [block.checksum_ok for block in bounded.info(data).blocks] == [True, False, False]
+
+
+def test_forged_paddings() -> None:
+    x = torch.zeros(70 * 65536)
+    made = bounded.compress(x, max_error=0)
+    assert made.numel() == x.nbytes // 2**17
+    parts = forge.taken_apart(made)
+    assert parts.payload() == made.numpy().tobytes()
+    bare = len(parts.set(padding=0).payload())
+    assert 0 < bare < made.numel()
+    for length in (0, made.numel() - bare - 1):
+        with pytest.raises(PayloadError, match="is cut"):
+            bounded.decompress(parts.set(padding=length).payload())
+    for end in (bytes(1), b"\1"):
+        with pytest.raises(PayloadError, match="goes on after its end"):
+            bounded.decompress(made.numpy().tobytes() + end)
+    with pytest.raises(PayloadError, match="goes on after its end"):
+        bounded.decompress(made.numpy().tobytes()[:-1] + b"\1")
+
+
+def test_numbers_of_more_than_64_bits() -> None:
+    made = bounded.compress(torch.zeros(5), max_error=0).numpy().tobytes()
+    assert made[12] == 5  # the shape
+    for number in (b"\xff" * 9 + b"\2", b"\x80" * 10 + b"\0"):
+        with pytest.raises(PayloadError, match="more than 64 bits"):
+            bounded.decompress(made[:12] + number + made[13:])
 
 
 def memory() -> int:

@@ -1,6 +1,7 @@
 #include <bit>
 
-#include "bounded_blocks.h"
+#include "bounded_fields.h"
+#include "codec/bounded/bytes.h"
 #include "codec/bounded/container.h"
 #include "codec/bounded/quads.h"
 #include "targets.h"
@@ -35,35 +36,89 @@ std::shared_ptr<const Maps> take_maps(Input& input, BoundKind* kind) {
   }
 }
 
-// The checksum of a payload whose header and table say where its blocks are, if they are there.
-void mend(Block& payload) {
-  if (payload.size() < Container::kFixedBytes) return;
-  const size_t dims = static_cast<size_t>(payload[7]);
-  size_t head = Container::kFixedBytes + 8 * dims;
-  if (payload.size() < head) return;
+// Where blocks of a payload end, as far as its table leads; the bytes of header and table, and how many
+// values there are. Empty: these are not all there.
+std::vector<uint64_t> ends_of(const Block& payload, size_t* head, uint64_t* count) {
+  const auto version = static_cast<int>(payload[4]);
+  std::span<const std::byte> in(payload);
   uint64_t values = static_cast<uint8_t>(payload[5]) >= 64 ? 2 : 1;
-  for (size_t i = 0; i < dims; ++i) {
-    uint64_t dim;
-    std::memcpy(&dim, payload.data() + Container::kFixedBytes + 8 * i, sizeof dim);
-    values *= dim;
+  const auto dims = static_cast<size_t>(payload[7]);
+  std::vector<uint64_t> lengths;
+  try {
+    bounded::take_bytes(in, 12);
+    const bool lossless = payload[6] == std::byte{0}, relative = payload[6] == std::byte{2};
+    bounded::take_bytes(in, version < 3 ? 20 : (lossless ? 0 : 8) + (relative ? 8 : 0));
+    for (size_t i = 0; i < dims; ++i) {
+      values *= version < 3 ? bounded::take<uint64_t>(in) : bounded::take_number(in);
+    }
+    const uint64_t blocks = (values + bounded::kBlockValues - 1) / bounded::kBlockValues;
+    for (uint64_t known = 0; known < blocks && known < 1 << 20; ++known) {
+      if (version < 3) {
+        lengths.push_back(bounded::take<uint32_t>(in));
+      } else if (const uint64_t number = bounded::take_number(in); number > 0) {
+        lengths.push_back(number - 1);
+      } else {
+        known += bounded::take_number(in) - 1;
+      }
+    }
+  } catch (const PayloadError&) {
+    return {};
   }
-  const uint64_t blocks = (values + bounded::kBlockValues - 1) / bounded::kBlockValues;
-  if (blocks > (payload.size() - head) / 4) return;
-  head += 4 * blocks;
+  *head = payload.size() - in.size();
+  *count = values;
+  uint64_t end = *head;
+  for (uint64_t& length : lengths) {
+    if (length > payload.size()) return {};
+    length = end += length;
+  }
+  return lengths;
+}
+
+// The checksum of a payload whose header and table say where its blocks are, if they are there. Of
+// version 3, what follows the blocks becomes zeros, as many as there must be, if they are not too many.
+void mend(Block& payload) {
+  if (payload.size() < 12) return;
+  size_t head = 0;
+  uint64_t values = 0;
+  const std::vector<uint64_t> ends = ends_of(payload, &head, &values);
+  if (head == 0 || (!ends.empty() && ends.back() > payload.size())) return;
   Block covered(payload.begin(), payload.begin() + 8);
   covered.insert(covered.end(), payload.begin() + 12,
                  payload.begin() + static_cast<std::ptrdiff_t>(head));
-  uint64_t end = head;
-  for (uint64_t block = 0; block < blocks; ++block) {
-    uint32_t bytes;
-    std::memcpy(&bytes, payload.data() + head - 4 * (blocks - block), sizeof bytes);
-    end += bytes;
-    if (end > payload.size()) return;
+  uint64_t begin = head;
+  for (const uint64_t end : ends) {
     const auto last = payload.begin() + static_cast<std::ptrdiff_t>(end);
-    covered.insert(covered.end(), last - std::min<uint32_t>(bytes, 4), last);
+    covered.insert(covered.end(),
+                   last - static_cast<std::ptrdiff_t>(std::min<uint64_t>(end - begin, 4)), last);
+    begin = end;
   }
   const uint32_t crc = crc32c(covered.data(), covered.size());
   std::memcpy(payload.data() + 8, &crc, sizeof crc);
+  if (payload[4] != std::byte{3}) return;
+  const int element = static_cast<uint8_t>(payload[5]) % 64;
+  if (element < 1 || element > bounded::kLastElement || values > uint64_t{1} << 40) return;
+  const uint64_t whole = values * size_of(bounded::element_of(element));
+  const uint64_t least = (whole + (1 << 17) - 1) >> 17;
+  payload.resize(begin);
+  if (least <= 4096) payload.resize(std::max(begin, least));
+}
+
+// A payload that was read, from its header and its blocks.
+Block written_again(const OpenContainer& open, const Block& payload) {
+  std::vector<std::span<const std::byte>> blocks;
+  Block body;
+  uint64_t covered = 0;
+  for (const auto& [begin, end] : open.places) {
+    CHECK(begin <= end && end <= payload.size());
+    blocks.push_back(std::span(payload).subspan(begin, end - begin));
+    if (begin < covered) continue;  // as the one before
+    body.insert(body.end(), blocks.back().begin(), blocks.back().end());
+    covered = end;
+  }
+  Block made = open.header.write(blocks);
+  made.insert(made.end(), body.begin(), body.end());
+  made.resize(made.size() + open.header.padding(made.size()));
+  return made;
 }
 
 void read_container(Input& input) {
@@ -71,28 +126,29 @@ void read_container(Input& input) {
   Block payload(input.left());
   input.fill(payload.data(), payload.size());
   if (ours && payload.size() >= 16) {
-    const uint8_t begin[] = {'C', 'G', 'X', 'B', 1};
+    const uint8_t begin[] = {'C', 'G', 'X', 'B',
+                             static_cast<uint8_t>(1 + static_cast<uint8_t>(payload[11]) % 3)};
     std::memcpy(payload.data(), begin, sizeof begin);
     const uint32_t block_bits = bounded::kBlockBits;
-    std::memcpy(payload.data() + 12, &block_bits, sizeof block_bits);
+    if (begin[4] < 3) std::memcpy(payload.data() + 12, &block_bits, sizeof block_bits);
   }
   if (mended) mend(payload);
   const ExactBytes exact(payload, 3);
   try {
     const OpenContainer open = OpenContainer::read(exact.span());
-    // Accepted: then it is what a writer of this header makes, and its blocks fill the rest.
+    // Accepted: then it is what a writer of this header makes, but for longer numbers.
     const Container& header = open.header;
-    CHECK(open.starts.size() == header.blocks() + 1 && open.starts.back() == payload.size());
-    std::vector<std::span<const std::byte>> blocks;
-    for (size_t k = 1; k < open.starts.size(); ++k) {
-      CHECK(open.starts[k] >= open.starts[k - 1]);
-      blocks.push_back(
-          std::span(payload).subspan(open.starts[k - 1], open.starts[k] - open.starts[k - 1]));
+    CHECK(open.places.size() == header.blocks());
+    const Block again = written_again(open, payload);
+    if (header.version < 3) {
+      CHECK(again == payload);
+    } else {
+      const OpenContainer other = OpenContainer::read(again);
+      CHECK(other.places.size() == open.places.size() && other.header.shape == header.shape);
+      CHECK(again.size() <= payload.size() && written_again(other, again) == again);
     }
-    const Block head = header.write(blocks);
-    CHECK(head.size() == open.starts[0] && std::equal(head.begin(), head.end(), payload.begin()));
   } catch (const PayloadError& error) {
-    CHECK(contains(error.what(), "payload"), error.what());
+    CHECK(contains(error.what(), "payload") || contains(error.what(), "block"), error.what());
   }
 }
 
@@ -103,6 +159,18 @@ std::pair<Block, std::string> outcome(const std::shared_ptr<const Maps>& maps, c
     return {decode_block(maps, block, content, n), ""};
   } catch (const PayloadError& error) {
     return {{}, error.what()};
+  }
+}
+
+void check_outcomes(const std::shared_ptr<const Maps>& maps, const Block& block,
+                    const Block& content, size_t n) {
+  std::optional<std::pair<Block, std::string>> first;
+  for (const std::string& level : simd_levels()) {
+    const AtSimdLevel at(level);
+    const auto found = outcome(maps, block, content, n);
+    if (!first) first = found;
+    CHECK(found.second == first->second, level, ": ", found.second, ", not ", first->second);
+    CHECK(found.first == first->first, "other values at level ", level);
   }
 }
 
@@ -179,52 +247,129 @@ void decode_any(Input& input) {
     input.fill(at, static_cast<size_t>(block.data() + block.size() - at) - bounded::kCrcBytes);
   }
   if (block.size() >= bounded::kCrcBytes && input.below(16) != 1) seal(block);
-  std::optional<std::pair<Block, std::string>> first;
-  for (const std::string& level : simd_levels()) {
-    const AtSimdLevel at(level);
-    const auto found = outcome(maps, block, content, n);
-    if (!first) first = found;
-    CHECK(found.second == first->second, level, ": ", found.second, ", not ", first->second);
-    CHECK(found.first == first->first, "other values at level ", level);
-  }
+  check_outcomes(maps, block, content, n);
 }
 
-void encode_any(Input& input) {
-  BoundKind kind;
-  const auto maps = take_maps(input, &kind);
-  if (maps == nullptr) return;
-  const size_t n = 1 + input.below(5000), bytes = size_of(maps->element());
-  // Long runs from short inputs: each value is the one a period before, a little changed.
+// Long runs from short inputs: each value is the one a period before, a little changed.
+Block take_values(Input& input, DType element, size_t n) {
+  const size_t bytes = size_of(element);
   const uint64_t slope = input.below(4);
   const size_t given = std::min(n * bytes, input.left() / bytes * bytes);
   const size_t period = given == 0 ? bytes : given;
   Block x(n * bytes);
   input.fill(x.data(), period);
   for (size_t at = period; at < x.size(); at += bytes) {
-    const uint64_t bits = raw_bits(maps->element(), x.data() + at - period) + slope;
+    const uint64_t bits = raw_bits(element, x.data() + at - period) + slope;
     std::memcpy(x.data() + at, &bits, bytes);
   }
-  if (maps->element() == DType::kBool) {
+  if (element == DType::kBool) {
     for (std::byte& value : x) value &= std::byte{1};
   }
+  return x;
+}
+
+void encode_any(Input& input) {
+  BoundKind kind;
+  const auto maps = take_maps(input, &kind);
+  if (maps == nullptr) return;
+  const size_t n = 1 + input.below(5000);
+  const Block x = take_values(input, maps->element(), n);
+  const uint64_t shape[] = {n, 1 + n % 61, 1 + n % 83};
+  const auto geometry = bounded::field::geometry_of(shape, n / 3, n);
   check_round_trip(maps, kind, x,
                    str_of("element ", static_cast<int>(maps->element()), ", kind ",
-                          static_cast<int>(kind), ", bound ", maps->bound(), ", n ", n));
+                          static_cast<int>(kind), ", bound ", maps->bound(), ", n ", n),
+                   geometry);
+}
+
+// Bytes of a block are others, or missing, or more, at places that the input says.
+void alter(Input& input, Block& block) {
+  for (size_t left = 1 + input.below(3); left > 0 && !block.empty(); --left) {
+    // Most are near the beginning: behind it are tokens.
+    const size_t near = std::min<size_t>(block.size(), 150);
+    const size_t place = input.flip() ? input.below(near) : input.take<uint16_t>() % block.size();
+    const auto at = block.begin() + static_cast<std::ptrdiff_t>(place);
+    switch (input.below(4)) {
+      case 0:
+        block.erase(at);
+        break;
+      case 1:
+        block.insert(at, input.take<std::byte>());
+        break;
+      case 2:
+        *at ^= static_cast<std::byte>(1 << input.below(8));
+        break;
+      default:
+        *at = input.take<std::byte>();
+    }
+  }
+}
+
+template <typename T>
+Block take_field(Input& input, Kind kind, DType element, const Geometry& geometry, size_t n) {
+  Random random(input.take<uint16_t>());
+  const auto pattern = static_cast<int>(input.below(kNumberPatterns));
+  const size_t holes = input.below(3) * 9, escapes = input.below(3) * 9;
+  FieldEncoder<T> encoder;
+  FieldDecoder<T> decoder;
+  const auto field = make_field<T>(kind, geometry, n, pattern, holes, escapes, random, element);
+  return check_field(encoder, decoder, field, "a field");
+}
+
+// Blocks that an encoder has made, of fields and of windowed symbols, and then altered ones.
+void decode_altered(Input& input) {
+  BoundKind kind;
+  const auto maps = take_maps(input, &kind);
+  if (maps == nullptr) return;
+  const DType element = maps->element();
+  const size_t n = 1 + input.below(2600);
+  Block block;
+  if (input.flip()) {
+    const uint64_t shape[] = {n, 1 + input.below(60), 1 + input.below(70)};
+    const Geometry geometry = bounded::field::geometry_of(shape, input.below(1000), n);
+    const bool real = element == DType::kFloat32 || element == DType::kFloat64;
+    block = {std::byte{6}};
+    bool wide = element == DType::kFloat64;
+    auto of = static_cast<Kind>(input.below(2));
+    if (!real || maps->bounded() == bounded::Map::kLogGrid) {
+      of = Kind::kWords;
+      wide = input.flip();
+      const auto map = input.flip() ? maps->bounded() : bounded::Map::kOrder;
+      for (const int byte : {static_cast<int>(map), wide ? 8 : 4, 0}) {
+        block.push_back(static_cast<std::byte>(byte));
+      }
+      bounded::append(block, int64_t{0});
+    }
+    const Block field = wide ? take_field<double>(input, of, element, geometry, n)
+                             : take_field<float>(input, of, element, geometry, n);
+    block.insert(block.end(), field.begin(), field.end());
+  } else {
+    const EncodedBlock made = encode_block(maps, take_values(input, element, n));
+    block = made.windowed.empty() ? made.plain : made.windowed;
+    block.resize(block.size() - std::min(block.size(), bounded::kCrcBytes));
+  }
+  alter(input, block);
+  block.resize(block.size() + bounded::kCrcBytes);
+  seal(block);
+  check_outcomes(maps, block, {}, n);
 }
 
 }  // namespace
 
 void fuzz_bounded(const uint8_t* data, size_t size) {
   Input input(data, size);
-  switch (input.below(3)) {
+  switch (input.below(4)) {
     case 0:
       read_container(input);
       break;
     case 1:
       decode_any(input);
       break;
-    default:
+    case 2:
       encode_any(input);
+      break;
+    default:
+      decode_altered(input);
   }
 }
 

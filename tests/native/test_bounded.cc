@@ -105,6 +105,7 @@ TEST(bounded_least_place) {
     std::vector<float> x(kValues);
     for (float& value : x) value = static_cast<float>(random.signed_unit() * 0.01 * bound);
     const auto bytes = std::as_bytes(std::span(x));
+    x[kAt] = static_cast<float>(5 * bound);  // the others alone would be a constant block
     const double step = step_of(encode_block(maps, bytes));
     const auto least = static_cast<float>(-0x1p31 * step);
     for (const float value : {least, std::nextafter(least, 0.0f), std::nextafter(least, -1e9f)}) {
@@ -219,7 +220,7 @@ TEST(arena_shared_by_threads) {
   std::vector<std::thread> threads;
   for (size_t k = 0; k < kThreads; ++k) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
-  arena.close(head);
+  arena.close(head, 0);
   Block expected = head;
   CHECK(arena.blocks().size() == kBlocks);
   for (size_t k = 0; k < kBlocks; ++k) {
@@ -234,14 +235,15 @@ TEST(arena_shared_by_threads) {
 TEST(arena_puts_blocks_in_order) {
   constexpr size_t kBlocks = 10;
   const auto block = [](size_t k) { return Block(k * 100, static_cast<std::byte>(k)); };
-  bounded::Arena arena(5, size_t{100} * (kBlocks - 1) * kBlocks / 2);
+  bounded::Arena arena(5, size_t{100} * (kBlocks - 1) * kBlocks / 2 + 70);
   for (const size_t k : {3, 1, 2, 0, 9, 8, 4, 5, 7, 6}) arena.put(k, block(k));
   Block expected(5, std::byte{1});
   for (size_t k = 0; k < kBlocks; ++k) {
     const Block next = block(k);
     expected.insert(expected.end(), next.begin(), next.end());
   }
-  arena.close(Block(5, std::byte{1}));
+  expected.insert(expected.end(), 70, std::byte{0});
+  arena.close(Block(5, std::byte{1}), 70);
   CHECK(std::equal(arena.bytes().begin(), arena.bytes().end(), expected.begin(), expected.end()));
   bounded::Arena small(0, 150);
   small.put(1, block(1));

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "bounded_values.h"
-#include "codec/bounded/container.h"
 #include "codec/bounded/quads.h"
 #include "data.h"
 
@@ -10,10 +9,8 @@ namespace cgx::native {
 namespace {
 
 using bounded::BlockHeader;
-using bounded::Container;
 using bounded::Map;
 using bounded::Maps;
-using bounded::OpenContainer;
 using bounded::PayloadError;
 
 template <typename T>
@@ -55,40 +52,20 @@ struct Sample {
 constexpr size_t kMap = 0, kPredictor = 1, kFlags = 2, kWidth = 3, kShift = 4, kUnused = 5,
                  kStep = 16, kOutliers = 24, kSpecials = 28, kCoded = 32;
 
-Block small_container(Container* header) {
-  header->element = DType::kFloat64;
-  header->kind = BoundKind::kAbsolute;
-  header->asked = header->bound = 0.5;
-  header->shape = {3, 5};
-  const Block block(2, std::byte{7});
-  const std::span<const std::byte> blocks[] = {block};
-  Block payload = header->write(blocks);
-  payload.insert(payload.end(), block.begin(), block.end());
-  return payload;
-}
-
-// The checksum of a payload with one block of two bytes, which it covers, put in its place.
-Block with_checksum(Block payload) {
-  Block covered(payload.begin(), payload.begin() + 8);
-  covered.insert(covered.end(), payload.begin() + 12, payload.end());
-  return altered(std::move(payload), 8, crc32c(covered.data(), covered.size()));
-}
-
-std::string container_error(const Block& payload) {
-  const ExactBytes exact(payload, 1);
-  return error_of<PayloadError>([&] { OpenContainer::read(exact.span()); });
-}
-
 }  // namespace
 
 TEST(bounded_block_headers) {
   const Sample grid(DType::kFloat32, BoundKind::kAbsolute, 1e-3, 0);
   CHECK(grid.map() == Map::kGrid);
-  for (const int map : {4, 5, 6, 255}) {
+  for (const int map : {4, 5, 7, 255}) {
     grid.refuses(kMap, static_cast<uint8_t>(map), "the map of a block");
   }
   grid.refuses(kPredictor, uint8_t{5}, "the predictor of a block");
-  grid.refuses(kFlags, uint8_t{16}, "the flags of a block");
+  grid.refuses(kMap, uint8_t{6}, "a field");
+  // Windowed symbols are neither packed nor compressed, and have no low bits with them.
+  for (const int flags : {17, 18, 24, 32}) {
+    grid.refuses(kFlags, static_cast<uint8_t>(flags), "the flags of a block");
+  }
   grid.refuses(kWidth, uint8_t{25}, "the width of a block's low bits");
   grid.refuses(kWidth, uint8_t{255}, "the width of a block's low bits");
   grid.refuses(kShift, uint8_t{1}, "the shift of a block");
@@ -273,92 +250,6 @@ TEST(bounded_blocks_notice_flips) {
     if (i == 0) continue;  // a block without bytes holds zeros: the table says its length
     error_of<PayloadError>(
         [&] { decode_block(sample.maps, block, sample.made.content, sample.n); });
-  }
-}
-
-TEST(bounded_containers) {
-  Container header;
-  const Block payload = small_container(&header);
-  const size_t head = payload.size() - 2;
-  const OpenContainer open = OpenContainer::read(payload);
-  CHECK(open.starts == std::vector<uint64_t>({head, head + 2}));
-  CHECK(open.header.shape == header.shape && open.header.values() == 15);
-  CHECK(with_checksum(payload) == payload);
-  for (size_t size = 0; size < payload.size(); ++size) {
-    const std::string text =
-        container_error({payload.begin(), payload.begin() + static_cast<long>(size)});
-    CHECK(contains(text, "cut"), size, ": ", text);
-  }
-  Block longer = payload;
-  longer.push_back(std::byte{0});
-  CHECK(contains(container_error(longer), "goes on after its end"));
-  for (size_t i = 0; i < payload.size(); ++i) {
-    for (int bit = 0; bit < 8; ++bit) {
-      container_error(altered(payload, i, payload[i] ^ static_cast<std::byte>(1 << bit)));
-    }
-  }
-  const auto refuses = [&](size_t at, auto value, const char* name) {
-    const std::string text = container_error(with_checksum(altered(payload, at, value)));
-    CHECK(contains(text, name), "byte ", at, ": ", text);
-  };
-  refuses(0, uint8_t{'X'}, "none of torch_cgx.bounded");
-  refuses(4, uint8_t{3}, "version 3 of the format, this reader knows 1 to 2");
-  refuses(4, uint8_t{0}, "version 0");
-  for (const int type : {0, 14, 64, 68, 69, 77, 128, 129, 255}) {
-    refuses(5, static_cast<uint8_t>(type), "type");
-  }
-  refuses(6, uint8_t{4}, "kind of bound");
-  for (const double asked : {-0.5, -0.0, double{NAN}, double{INFINITY}}) {
-    refuses(16, asked, "requested bound is");
-  }
-  refuses(16, 0.25, "the payload's bound is 0.5, but 0.25 was requested");
-  refuses(24, 0.25, "the payload's bound is 0.25, but 0.5 was requested");
-  refuses(7, uint8_t{65}, "65 dimensions");
-  refuses(12, uint32_t{17}, "2^17");
-  refuses(36, uint32_t{1} << 20, "table of");  // a long dimension
-  refuses(32, UINT64_MAX, "more values");
-  refuses(32, uint64_t{1} << 62, "more values");
-  refuses(32, uint64_t{INT64_MAX} / 80 + 1, "more values");
-  refuses(48, uint32_t{1}, "goes on after its end");
-  refuses(48, UINT32_MAX, "is cut");
-}
-
-TEST(bounded_blocks_keep_their_places) {
-  const Container header{DType::kUInt8, false, BoundKind::kLossless, 0, 0, {3 * 65536}};
-  Block one(6, std::byte{1}), two(6, std::byte{2});
-  const auto payload = [&](const Block& a, const Block& b, const Block& c) {
-    const std::span<const std::byte> blocks[] = {a, b, c};
-    return header.write(blocks);
-  };
-  const auto with_blocks = [](Block payload, std::initializer_list<Block> blocks) {
-    for (const Block& block : blocks) payload.insert(payload.end(), block.begin(), block.end());
-    return payload;
-  };
-  seal(one);
-  seal(two);
-  const Block head = payload(one, {}, two);
-  OpenContainer::read(with_blocks(head, {one, two}));
-  CHECK(contains(container_error(with_blocks(head, {two, one})), "blocks exchanged"));
-  CHECK(contains(container_error(with_blocks(head, {one, one})), "blocks exchanged"));
-}
-
-TEST(bounded_shapes_of_containers) {
-  const auto read = [](std::vector<uint64_t> shape, bool complex, size_t blocks) {
-    Container header;
-    header.complex = complex;
-    header.shape = std::move(shape);
-    const std::vector<std::span<const std::byte>> none(blocks);
-    return OpenContainer::read(header.write(none));
-  };
-  CHECK(read({}, false, 1).header.values() == 1);
-  CHECK(read({}, true, 1).header.values() == 2);
-  CHECK(read(std::vector<uint64_t>(64, 1), false, 1).header.values() == 1);
-  CHECK(read({65536}, false, 1).starts.size() == 2 && read({65537}, false, 2).starts.size() == 3);
-  CHECK(read({32769}, true, 2).header.values_of(1) == 2);
-  CHECK(read({0, uint64_t{1} << 62}, false, 0).header.blocks() == 0);
-  // Strides of an empty tensor must fit, too: no tensor has this shape.
-  for (const bool complex : {false, true}) {
-    error_of<PayloadError>([&] { read({uint64_t{1} << 32, 0, uint64_t{1} << 32}, complex, 0); });
   }
 }
 

@@ -9,11 +9,12 @@ import torch
 from torch_cgx import _C
 from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._bound import bound_of, maps_of
+from torch_cgx.bounded._bound import LOSSLESS, Bound, bound_of, maps_of
 from torch_cgx.bounded._coarse import Note, warn_of_relative
 from torch_cgx.bounded._entropy import Coder
 from torch_cgx.bounded._memory import LARGE
 from torch_cgx.bounded._threads import each
+from torch_cgx.bounded._whole import compress_whole, repeats
 
 # Bytes that a raw block has beside its values.
 _MOST_BESIDE = 5
@@ -68,6 +69,17 @@ def compress_noting(
     reals = _dtypes.reals_of(tensor)
     bound = bound_of(reals, max_error, relative, pointwise)
     note(reals, bound)
+    if bound.kind == LOSSLESS and repeats(reals):
+        reals = reals.cpu()
+        blocks = _in_blocks(reals, bound, shape, dtype)
+        framed = compress_whole(reals, shape, dtype)
+        return framed if framed.numel() < blocks.numel() else blocks
+    return _in_blocks(reals, bound, shape, dtype)
+
+
+def _in_blocks(
+    reals: torch.Tensor, bound: Bound, shape: torch.Size, dtype: torch.dtype
+) -> torch.Tensor:
     maps = maps_of(_dtypes.ELEMENTS[reals.dtype], bound)
     numel, size = reals.numel(), _C.BOUNDED_BLOCK_VALUES
     count = -(-numel // size)
@@ -79,8 +91,7 @@ def compress_noting(
         def work(block: int) -> None:
             first = block * size
             encoder.encode(reals, first, min(size, numel - first))
-            frame = entropy.compress(memoryview(encoder), encoder.entropy, encoder.packed)
-            encoder.finish(frame, arena, block)
+            entropy.finish(encoder, arena, block)
 
         return work
 

@@ -5,6 +5,7 @@ CPU's.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,25 +21,40 @@ _ops = torch.ops.torch_cgx
 
 # Blocks that are processed together: 64 MiB of float32.
 _SLAB = 256
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def encode_blocks(values: torch.Tensor, maps: Any, arena: Any) -> None:
     """Encodes all blocks into the arena. values: contiguous, aligned."""
     flat, size = values.view(-1), _C.BOUNDED_BLOCK_VALUES
+    shape = list(values.shape)
     for start in range(0, -(-flat.numel() // size), _SLAB):
-        _encode_slab(flat[start * size : (start + _SLAB) * size], maps, arena, start)
+        part = flat[start * size : (start + _SLAB) * size]
+        _encode_slab(part, maps, arena, start, shape)
 
 
-def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
-    """Encodes the blocks of x into the arena; `start` is the number of the first."""
+def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int, shape: list[int]) -> None:
+    """Encodes the blocks of x into the arena; `start` is the number of the first in the tensor of
+    that shape.
+    """
     slab, size = _C.BoundedSlab(maps, x.numel()), _C.BOUNDED_BLOCK_VALUES
     looked = _to_host(_ops.bounded_look(x, **maps.key))
+    # The values by which it shows whether blocks are fields.
+    encoder = _C.BoundedEncoder(maps)
+    places = [
+        slab.field_places(encoder, block, shape, (start + block) * size)
+        for block in range(slab.blocks)
+    ]
+    begins = list(itertools.accumulate((len(some) for some in places), initial=0))
+    bits = x.view(_BITS[x.element_size()])  # of all types torch can take values at places of these
+    values = _to_host(bits[torch.cat(places).to(x.device)])
 
     def chooser(_: Coder) -> Callable[[int], None]:
         encoder = _C.BoundedEncoder(maps)
 
         def choose(block: int) -> None:
-            slab.plan(encoder, block, looked)
+            first = begins[block]
+            slab.plan(encoder, block, looked, values, first, begins[block + 1] - first)
 
         return choose
 
@@ -49,15 +65,15 @@ def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
         encoder = _C.BoundedEncoder(maps)
 
         def finish(block: int) -> None:
-            values = None
-            if not slab.adopt(encoder, block, encoded):  # too many outliers
-                values = x[block * size : (block + 1) * size].cpu()
-                encoder.encode(values, 0, values.numel())
-            frame = entropy.compress(memoryview(encoder), encoder.entropy, encoder.packed)
-            if values is None and encoder.is_raw(len(frame)):  # finish() copies the values
-                values = x[block * size : (block + 1) * size].cpu()
-                encoder.encode(values, 0, values.numel())
-            encoder.finish(frame, arena, start + block)
+            if slab.adopt(encoder, block, encoded):
+                frame = entropy.frame_of(encoder)
+                if not encoder.is_raw(len(frame)):
+                    encoder.finish(frame, arena, start + block)
+                    return
+            # Many outliers, perhaps a field, or values that are kept as they are.
+            values = x[block * size : (block + 1) * size].cpu()
+            encoder.encode(values, 0, values.numel(), shape, (start + block) * size)
+            entropy.finish(encoder, arena, start + block)
 
         return finish
 

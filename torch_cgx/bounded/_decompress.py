@@ -15,6 +15,7 @@ from torch_cgx.bounded._entropy import Coder
 from torch_cgx.bounded._memory import new_tensor
 from torch_cgx.bounded._payload import Payload, content_of, of_block, open_payload
 from torch_cgx.bounded._threads import each
+from torch_cgx.bounded._whole import decode_whole
 
 # Blocks that a thread decodes one after the other. Threads that write to the same large page of new
 # memory would each clear it, and only one needs to: a page of 2 MiB has 8 blocks of float32.
@@ -147,6 +148,9 @@ def decode_into(opened: Payload, first: int, last: int, reals: torch.Tensor) -> 
     """Decodes the values [first, last) into a contiguous tensor of a real dtype, on the CPU or a
     GPU. PayloadError: as for `decompress`.
     """
+    if opened.framed:
+        decode_whole(opened, first, last, reals)
+        return
     if reals.is_cuda:
         from torch_cgx.bounded import _cuda
 

@@ -16,8 +16,12 @@ _zstd: Any = None
 _NOISE = 4.5
 _PROBE = 8192
 _CLEARLY = 0.98
+# Windowed symbols are looked at beside a frame where the beginning is not longer than that.
+_PERHAPS = 1.02
 # Packed symbols (csrc/codec/bounded/quads.h): regular from this entropy of a symbol down.
 _REGULAR = 1.0
+# Orders of the bytes of values, and bytes of such a block beside its frame.
+_WAYS, _BESIDE = 3, 6
 # Most bytes of memory that a frame may ask of its reader; the content of a block is shorter.
 _WINDOW = 1 << 21
 
@@ -68,6 +72,45 @@ class Coder:
             deep, long = len(self._deep.compress(probe)), len(self._long.compress(probe))
             coder = self._deep if deep < _CLEARLY * long else self._long
         return coder.compress(content)
+
+    def compress_bytes(self, values: memoryview) -> bytes:
+        """A frame of bytes that repeat: a deep search finds more of them, a fast one writes down
+        long repetitions in fewer bytes.
+        """
+        return min(self._deep.compress(values), self._fast.compress(values), key=len)
+
+    def frame_of(self, encoder: Any) -> bytes:
+        """The frame of an encoder's block; b"" for a block that has none, or whose symbols are
+        coded by those before them instead, which finds no repetitions: a probe decides.
+        """
+        content = memoryview(encoder)
+        windowed = encoder.windowed
+        if not windowed:
+            return self.compress(content, encoder.entropy, encoder.packed)
+        probe = content[:_PROBE]
+        share = len(probe) / len(content)
+        if len(self._deep.compress(probe)) < _PERHAPS * share * windowed:
+            frame = self.compress(content, encoder.entropy, encoder.packed)
+            if len(frame) < windowed:
+                return frame
+        encoder.use_windows()
+        return b""
+
+    def finish(self, encoder: Any, arena: Any, number: int) -> None:
+        """Codes an encoder's block and puts it into the arena."""
+        frame = self.frame_of(encoder)
+        if encoder.again:
+            # Perhaps the values are there again, in one of these orders of their bytes.
+            least, best = encoder.bytes_with(len(frame)), None
+            for way in range(_WAYS):
+                values = encoder.rearranged(way)
+                packed = self._deep.compress(values) if values.nbytes else b""
+                if packed and len(packed) + _BESIDE < least:
+                    least, best = len(packed) + _BESIDE, (way, packed)
+            if best is not None:
+                encoder.finish_bytes(*best, arena, number)
+                return
+        encoder.finish(frame, arena, number)
 
     def decompress(self, frame: memoryview, size: int) -> bytes:
         """The content of a frame. ValueError: not a frame, or not of `size` bytes."""

@@ -20,12 +20,15 @@ class BlockInfo:
 
     map: how values become integers, the words: "grid" (equal steps), "log grid" (steps that grow
     with the values), "lattice" (groups of float16 or bfloat16 values), "order" (lossless),
-    "constant" or "raw"; "unknown" if the block was altered. predictor: "none", "mean", "previous",
-    "line" or "curve"; None if the map is constant or raw, or the block was altered. low_bits: bits
-    of each word that are not in its symbol. low_bits_coded: whether the entropy coder codes them;
-    otherwise they are stored as they are. packed: whether four symbols share a byte. outliers:
-    words that fit no symbol. specials: values that are stored unchanged. checksum_ok: False if the
-    block was altered; values and bytes are right even then.
+    "palette" (few values) and "multiples" (of a unit, both lossless), "constant" or "raw"; "field":
+    values are predicted in rows and planes; "frame": all values of the tensor in one block, which
+    the entropy coder codes as they are; "unknown" if the block was altered. predictor: "none",
+    "mean", "previous", "line" or "curve"; None if the map has none, or the block was altered.
+    low_bits: bits of each word that are not in its symbol. low_bits_coded: whether the entropy
+    coder codes them; otherwise they are stored as they are. packed: whether four symbols share a
+    byte. windowed: whether symbols are coded by the size of those before them. outliers: words that
+    fit no symbol. specials: values that are stored unchanged. checksum_ok: False if the block was
+    altered; values and bytes are right even then.
     """
 
     values: int
@@ -35,6 +38,7 @@ class BlockInfo:
     low_bits: int
     low_bits_coded: bool
     packed: bool
+    windowed: bool
     outliers: int
     specials: int
     checksum_ok: bool
@@ -85,7 +89,14 @@ def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
     # A block of zeros takes 4 bytes of the payload, so a short payload may have very many: equal
     # blocks share one BlockInfo.
     known: dict[Any, BlockInfo] = {}
-    blocks = tuple(_block(decoder, opened, k, known) for k in range(len(opened.starts) - 1))
+    blocks: tuple[BlockInfo, ...]
+    if opened.framed:
+        length = len(opened.block(0))
+        blocks = (
+            BlockInfo(opened.reals, length, "frame", None, 0, False, False, False, 0, 0, True),
+        )
+    else:
+        blocks = tuple(_block(decoder, opened, k, known) for k in range(len(opened.places)))
     size = len(opened.data)
     whole = math.prod(opened.shape) * opened.dtype.itemsize
     bound = opened.bound
@@ -102,7 +113,7 @@ def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
 
 
 def _block(decoder: Any, opened: Payload, number: int, known: dict[Any, BlockInfo]) -> BlockInfo:
-    length = opened.starts[number + 1] - opened.starts[number]
+    length = len(opened.block(number))
     values = opened.values_of(number)
     if length == 0 and values in known:
         return known[values]
@@ -110,7 +121,7 @@ def _block(decoder: Any, opened: Payload, number: int, known: dict[Any, BlockInf
     try:
         block = decoder.open(data, values)
     except ValueError:
-        found = BlockInfo(values, length, "unknown", None, 0, False, False, 0, 0, False)
+        found = BlockInfo(values, length, "unknown", None, 0, False, False, False, 0, 0, False)
     else:
         found = BlockInfo(
             values=values,
@@ -120,6 +131,7 @@ def _block(decoder: Any, opened: Payload, number: int, known: dict[Any, BlockInf
             low_bits=block.low_bits,
             low_bits_coded=block.low_bits_coded,
             packed=block.packed,
+            windowed=block.windowed,
             outliers=block.outliers,
             specials=block.specials,
             checksum_ok=True,

@@ -22,8 +22,8 @@ class PayloadError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Payload:
-    """An open payload. version: of the format. starts: where each block begins in `data`, and where
-    the last one ends.
+    """An open payload. version: of the format. places: where each block begins and ends in `data`.
+    framed: all values are one frame of the entropy coder, at the only place.
     """
 
     data: memoryview
@@ -32,7 +32,8 @@ class Payload:
     shape: tuple[int, ...]
     bound: Bound
     version: int
-    starts: list[int]
+    places: list[tuple[int, int]]
+    framed: bool
 
     @property
     def reals(self) -> int:
@@ -40,7 +41,8 @@ class Payload:
         return math.prod(self.shape) * (2 if self.dtype in _dtypes.REAL_TYPES else 1)
 
     def block(self, number: int) -> memoryview:
-        return self.data[self.starts[number] : self.starts[number + 1]]
+        begin, end = self.places[number]
+        return self.data[begin:end]
 
     def values_of(self, number: int) -> int:
         size = _C.BOUNDED_BLOCK_VALUES
@@ -84,12 +86,12 @@ def open_payload(payload: Any) -> Payload:
         opened = _C.bounded_read(data)
     except ValueError as error:
         raise PayloadError(str(error)) from None
-    element, is_complex, kind, asked, value, version, shape, starts = opened
+    element, is_complex, kind, asked, value, version, shape, places, framed = opened
     dtype = _dtypes.DTYPES[element]
     if is_complex:
         dtype = _dtypes.COMPLEX[dtype]
     bound = Bound(kind, asked, value)
-    return Payload(data, dtype, element, tuple(shape), bound, version, starts)
+    return Payload(data, dtype, element, tuple(shape), bound, version, places, framed)
 
 
 @contextlib.contextmanager

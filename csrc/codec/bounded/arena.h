@@ -25,22 +25,27 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Appends a copy of block `number`; waits until the blocks before it are there. Thread-safe; called
-  /// once for each number from 0 on. ResourceError: the arena is full.
+  /// Appends a copy of block `number`; waits until the blocks before it are there. A short block that is
+  /// as the one before shares its memory. Thread-safe; called once for each number from 0 on.
+  /// ResourceError: the arena is full.
   void put(size_t number, std::span<const std::byte> block);
 
   /// The blocks, once all of them are there.
   std::span<const std::span<const std::byte>> blocks() const { return blocks_; }
-  /// Writes the head, and gives back the room behind the last block.
-  void close(std::span<const std::byte> head);
-  /// Head and blocks.
-  std::span<std::byte> bytes() const { return {base_, used_}; }
+  /// Writes the head before the blocks, and `padding` zeros behind them, and gives back the rest of the
+  /// room.
+  void close(std::span<const std::byte> head, size_t padding);
+  /// Head, blocks and padding.
+  std::span<std::byte> bytes() const { return {base_ + begin_, used_ - begin_}; }
 
  private:
   std::byte* take(size_t bytes);
+  std::byte* take_block(size_t bytes);
 
   size_t reserved_;
+  const size_t head_;
   size_t used_;
+  size_t begin_ = 0;  // of the head
   std::byte* base_ = nullptr;
   std::mutex mutex_;  // of what follows, and used_
   std::vector<std::span<const std::byte>> blocks_;

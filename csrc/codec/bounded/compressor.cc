@@ -127,7 +127,7 @@ class BoundedCompressor final : public Compressor {
     header.complex = is_complex(dtype);
     header.shape = {n};
     const uint64_t blocks = header.blocks();
-    return Container::head_bytes(1, blocks) + header.values() * size_of(real_of(dtype)) +
+    return Container::most_head(1, blocks) + header.values() * size_of(real_of(dtype)) +
            blocks * Encoder::most_bytes(DType::kBool, 0);
   }
 
@@ -144,28 +144,43 @@ class BoundedCompressor final : public Compressor {
       // All finite values are equal, or there are none.
       if (header.bound == 0) header.kind = BoundKind::kLossless;
     }
-    header.version = version_of(header.element, header.kind);
     Encoder encoder(maps_for({header.element, header.kind, header.bound, header.version}));
     const uint64_t count = header.blocks();
-    std::vector<std::span<const std::byte>> blocks;
-    size_t at = Container::head_bytes(1, count);
+    std::vector<std::byte> bytes;  // of all blocks
+    std::vector<std::pair<size_t, size_t>> places;
     for (uint64_t k = 0; k < count; ++k) {
       const size_t some = header.values_of(k);
+      encoder.place(field::geometry_of(header.shape, k * kBlockValues, some));
       encoder.encode(values, some);
       values += some * size_of(header.element);
       std::vector<std::byte> frame;
-      if (entropy_ != nullptr && !encoder.content().empty()) {
+      if (encoder.windowed() > 0) {
+        encoder.use_windows();
+      } else if (entropy_ != nullptr && !encoder.content().empty()) {
         frame = entropy_->compress(encoder.content(),
                                    {.entropy = encoder.entropy(), .packed = encoder.packed()});
       }
       const auto block = encoder.finish(frame);
-      blocks.push_back(out.subspan(at, block.size()));
-      std::copy(block.begin(), block.end(), out.begin() + static_cast<std::ptrdiff_t>(at));
-      at += block.size();
+      const auto before = places.empty() ? std::pair<size_t, size_t>() : places.back();
+      const bool same =
+          !places.empty() && std::equal(block.begin(), block.end(), bytes.data() + before.first,
+                                        bytes.data() + before.second);
+      if (same) {
+        places.push_back(before);
+        continue;
+      }
+      places.emplace_back(bytes.size(), bytes.size() + block.size());
+      bytes.insert(bytes.end(), block.begin(), block.end());
     }
+    std::vector<std::span<const std::byte>> blocks;
+    for (const auto& [begin, end] : places) blocks.emplace_back(bytes.data() + begin, end - begin);
     const std::vector<std::byte> head = header.write(blocks);
-    std::copy(head.begin(), head.end(), out.begin());
-    return at;
+    auto at = std::copy(head.begin(), head.end(), out.begin());
+    at = std::copy(bytes.begin(), bytes.end(), at);
+    const size_t written = head.size() + bytes.size();
+    const size_t padding = header.padding(written);
+    std::fill_n(at, padding, std::byte{0});
+    return written + padding;
   }
 
   void read(std::span<const std::byte> payload, const PayloadInfo&, void* y) const override {
@@ -173,10 +188,11 @@ class BoundedCompressor final : public Compressor {
     const Container& header = open.header;
     const Decoder decoder(maps_for({header.element, header.kind, header.bound, header.version}));
     auto* values = static_cast<std::byte*>(y);
+    if (header.framed) return read_framed(payload, open, decoder, values);
     for (uint64_t k = 0; k < header.blocks(); ++k) {
-      const OpenBlock block =
-          decoder.open(payload.subspan(open.starts[k], open.starts[k + 1] - open.starts[k]),
-                       header.values_of(k));
+      const OpenBlock block = decoder.open(
+          payload.subspan(open.places[k].begin, open.places[k].end - open.places[k].begin),
+          header.values_of(k));
       std::vector<std::byte> content;
       if (!block.frame.empty()) {
         if (entropy_ == nullptr) {
@@ -188,6 +204,22 @@ class BoundedCompressor final : public Compressor {
       decoder.decode(block, content, values);
       values += block.n * size_of(header.element);
     }
+  }
+
+  // All values are one frame.
+  void read_framed(std::span<const std::byte> payload, const OpenContainer& open,
+                   const Decoder& decoder, std::byte* y) const {
+    if (entropy_ == nullptr) {
+      throw ConfigError("compressor bounded: the payload is a frame, which needs an entropy coder");
+    }
+    const auto [begin, end] = open.places[0];
+    OpenBlock whole;
+    whole.header.map = Map::kRaw;
+    whole.n = open.header.values();
+    const auto content = entropy_->decompress(payload.subspan(begin, end - begin),
+                                              whole.n * size_of(open.header.element));
+    whole.plain = content;
+    decoder.decode(whole, {}, y);
   }
 
   const double asked_;

@@ -8,6 +8,7 @@
 
 #include "base/crc32c.h"
 #include "base/float_mode.h"
+#include "codec/bounded/ans/windowed.h"
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
@@ -153,6 +154,9 @@ std::span<const std::byte> OpenBlock::content_of(std::span<const std::byte> of_f
 
 void unpack_symbols(const OpenBlock& block, std::span<const std::byte> content, uint8_t* symbols) {
   const BlockHeader& header = block.header;
+  if (header.windowed) {
+    return ans::read_windowed(content.first(block.symbols), block.n, header.center, symbols);
+  }
   const auto* quads = reinterpret_cast<const uint8_t*>(content.data());
   if (!unpack_quads(quads, block.n, header.center, quads + quad_bytes(block.n), header.listed,
                     symbols)) {
@@ -191,6 +195,33 @@ OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
     open.plain = body.subspan(1);
     return open;
   }
+  if (maps_->version() < 3) {
+    const char* const newer = map == Map::kField    ? "a field"
+                              : map == Map::kMostly ? "mostly one value"
+                              : map == Map::kBytes  ? "a frame of bytes"
+                                                    : nullptr;
+    if (newer != nullptr) {
+      throw PayloadError(str_of("the block is ", newer, ", which version ", maps_->version(),
+                                " of the format does not have"));
+    }
+  }
+  if (maps_->version() >= 3 && (map == Map::kField || map == Map::kMostly)) {
+    open.header.map = map;
+    open.plain = body.subspan(1);
+    return open;
+  }
+  if (maps_->version() >= 3 && map == Map::kBytes) {
+    const auto way = body.size() > 1 ? static_cast<int>(body[1]) : kRearranged;
+    if (way >= kRearranged || !can_rearrange(static_cast<Rearranged>(way), n) || body.size() < 3) {
+      throw PayloadError(str_of("a block of ", n, " values has bytes in the way ", way));
+    }
+    open.header.map = map;
+    open.header.compressed = true;
+    open.way = static_cast<Rearranged>(way);
+    open.frame = body.subspan(2);
+    open.content = n * bytes;
+    return open;
+  }
   if (body.size() < BlockHeader::kBytes) throw PayloadError("the block's header is cut");
   open.header = BlockHeader::read(body.data(), *maps_, n);
   const BlockSizes sizes(open.header, maps_->element(), n);
@@ -200,6 +231,7 @@ OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
                               BlockHeader::kBytes + coded + sizes.low));
   }
   open.content = sizes.content;
+  open.symbols = sizes.symbols;
   if (open.header.compressed) {
     open.frame = body.subspan(BlockHeader::kBytes, coded);
   } else {
@@ -239,15 +271,16 @@ Decoder::Limits Decoder::limits_of(const BlockHeader& header) const {
 
 template <typename Word>
 void Decoder::refuse_word(const BlockHeader& header, const Word* words, size_t n, size_t first,
-                          const Limits& limits, std::byte* x) const {
+                          const Limits& limits, Own& own, std::byte* x) const {
   for (size_t i = 0; i < n; ++i) {
+    own.first = first + i;
     const bool fits = header.map == Map::kGrid
                           ? words[i] >= -limits.greatest && words[i] <= limits.greatest
-                          : from_words(header, words + i, nullptr, 1, limits, x);
+                          : from_words(header, words + i, nullptr, 1, limits, own, x);
     if (fits) continue;
     throw PayloadError(str_of(
         "value ", first + i, " has the word ", words[i], ", which stands for no number",
-        header.map == Map::kOrder
+        header.map == Map::kOrder || is_own(header.map)
             ? std::string(" of its type")
             : str_of(", allowed: 0, and magnitudes from ", limits.least, " to ", limits.greatest)));
   }
@@ -255,7 +288,7 @@ void Decoder::refuse_word(const BlockHeader& header, const Word* words, size_t n
 
 template <typename Word>
 bool Decoder::from_words(const BlockHeader& header, const Word* words, const int32_t* nodes,
-                         size_t n, const Limits& limits, std::byte* x) const {
+                         size_t n, const Limits& limits, const Own& own, std::byte* x) const {
   using Value = ValueOf<Word>;
   switch (header.map) {
     case Map::kOrder:
@@ -284,12 +317,47 @@ bool Decoder::from_words(const BlockHeader& header, const Word* words, const int
         maps_->lattice().from_words(words, n, reinterpret_cast<uint16_t*>(x));
       }
       return true;
+    case Map::kPalette:
+    case Map::kMultiples:
+      return from_own(header, own, words, n, x);
     default: {
       const auto decode = header.origin < LogTable::kLeastNormal ? from_log_grid<Word, true>
                                                                  : from_log_grid<Word, false>;
       return decode(maps_->log_grid(), header.origin, limits.least, limits.greatest, words, n, x);
     }
   }
+}
+
+Decoder::Own Decoder::own_of(const BlockHeader& header, size_t n,
+                             std::span<const std::byte> in) const {
+  Own own;
+  if (header.map == Map::kPalette) own.palette = Palette::read(maps_->element(), in);
+  if (header.map == Map::kMultiples) own.multiples = Multiples::read(n, in);
+  return own;
+}
+
+// Values of words [own.first, own.first + n). False: one of them stands for none.
+template <typename Word>
+bool Decoder::from_own(const BlockHeader& header, const Own& own, const Word* words, size_t n,
+                       std::byte* x) const {
+  const DType element = maps_->element();
+  if (header.map == Map::kPalette) {
+    const auto& places = own.palette.places;
+    for (size_t i = 0; i < n; ++i) {
+      if (words[i] < 0 || static_cast<size_t>(words[i]) >= places.size()) return false;
+      put_bits(element, x, i, bits_at_place(element, places[static_cast<size_t>(words[i])]));
+    }
+    return true;
+  }
+  using Value = ValueOf<Word>;
+  bool finite = true;
+  for (size_t i = 0; i < n; ++i) {
+    const double unit = own.multiples.unit_of(own.first + i);
+    const Value value = own.multiples.value_of<Value>(static_cast<double>(words[i]), unit);
+    finite = finite && std::isfinite(value);
+    std::memcpy(x + i * sizeof value, &value, sizeof value);
+  }
+  return finite;
 }
 
 template <typename Word>
@@ -301,7 +369,7 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   const auto* symbols = reinterpret_cast<const uint8_t*>(content);
   const uint8_t* const after_symbols = symbols + sizes.symbols;
   std::vector<uint8_t> unpacked;
-  if (header.quads) {
+  if (header.quads || header.windowed) {
     unpacked.resize(4 * quad_bytes(count));
     unpack_symbols(block, {content, sizes.content}, unpacked.data());
     symbols = unpacked.data();
@@ -328,6 +396,7 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
       !nodes.empty() && !std::isfinite(static_cast<ValueOf<Word>>(kFarthest * header.step));
   const bool looks = header.map == Map::kGrid && (far || has_far_words(*maps_));
   const Limits limits = limits_of<Word>(header);
+  Own own = own_of(header, count, {content + sizes.content - sizes.own, sizes.own});
   // With a curve, words are from base on, except outliers; where all of these stand for values, few
   // need a look.
   const int64_t room = header.width < 40 ? int64_t{256} << header.width : INT64_MAX;
@@ -355,8 +424,9 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
     const int32_t* const drawn = nodes.empty() ? nullptr : &nodes[first / kCurveRun * kCurveNodes];
     const auto values = [&] {
       const bool looked = by_loops || (near && !outliers) || are_within(words, n, limits.greatest);
-      if (looked && from_words(header, words, drawn, n, limits, x + first * bytes)) return;
-      refuse_word(header, words, n, first, limits, x + first * bytes);
+      own.first = first;
+      if (looked && from_words(header, words, drawn, n, limits, own, x + first * bytes)) return;
+      refuse_word(header, words, n, first, limits, own, x + first * bytes);
     };
     if (header.signed_zero) {
       with_bits(element, [&]<typename Signed>() {
@@ -388,6 +458,12 @@ void Decoder::decode(const OpenBlock& block, std::span<const std::byte> content,
     }
     const uint64_t bits = bits_at(element, block.plain.data(), 0);
     for (size_t i = 0; i < block.n; ++i) put_bits(element, x, i, bits);
+  } else if (block.header.map == Map::kField) {
+    decode_field(block.plain, block.n, x);
+  } else if (block.header.map == Map::kMostly) {
+    decode_mostly(block.plain, block.n, x);
+  } else if (block.header.map == Map::kBytes) {
+    arrange_back(block.way, block.content_of(content).data(), block.n, bytes, x);
   } else if (block.header.map == Map::kRaw) {
     std::memcpy(x, block.plain.data(), block.n * bytes);
   } else {

@@ -6,6 +6,7 @@
 #include "base/crc32c.h"
 #include "base/float_mode.h"
 #include "codec/bounded/bytes.h"
+#include "codec/bounded/field/coded.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
 #include "codec/bounded/quads.h"
@@ -15,10 +16,16 @@ namespace {
 
 // Bits of entropy of a symbol below which four of them are packed into a byte.
 constexpr double kLittle = 2.25;
+// Windowed symbols are read more slowly than others: they must be shorter than their entropy by that.
+constexpr double kWorthwhile = 0.97;
+// Entropies below which they may also be as long, and what their tables take then, in bytes.
+constexpr double kFew = 3.5;
+constexpr double kTables = 256;
 
 }  // namespace
 
 Encoder::Encoder(std::shared_ptr<const Maps> maps) : maps_(std::move(maps)) {}
+Encoder::~Encoder() = default;
 
 void Encoder::use(const SymbolForm& form) {
   header_.predictor = form.predictor;
@@ -117,8 +124,20 @@ template <typename Word>
 void Encoder::encode_words() {
   choose_words<Word>();
   if (header_.map == Map::kConstant) return set_constant();
+  if (header_.map == Map::kMostly) {
+    content_.clear();
+    low_.clear();
+    return;
+  }
+  if (look_at_field<Word>()) {
+    header_.map = Map::kField;
+    content_.clear();
+    low_.clear();
+    return;
+  }
   if (symbol_form_.predictor == Predictor::kCurve) fit_curves<Word>();
   write_words<Word>();
+  if (all_alike<Word>()) return set_constant();
   if (sample_failed(header_, n_)) {
     // The sample was wrong: choose by all values, then. A map with a bound that fails too often gives way.
     if (header_.specials > most_listed(n_)) use_order();
@@ -130,9 +149,36 @@ void Encoder::encode_words() {
   complete();
 }
 
+// Whether all words are the same; then the block is one value, which is the decoded one.
+template <typename Word>
+bool Encoder::all_alike() {
+  const bool differences =
+      header_.predictor != Predictor::kNone && header_.predictor != Predictor::kMean;
+  if (differences || header_.width > 0 || header_.outliers + header_.specials > 0 ||
+      header_.signed_zero || header_.map == Map::kOrder || is_own(header_.map)) {
+    return false;
+  }
+  const auto* symbols = reinterpret_cast<const uint8_t*>(content_.data());
+  if (!std::all_of(symbols, symbols + n_, [&](uint8_t s) { return s == symbols[0]; })) return false;
+  const Word word = static_cast<Word>(static_cast<Word>(header_.base) + symbols[0]);
+  if (header_.map == Map::kGrid) {
+    word_loops<Word>().from_grid(&word, 1, header_.step, nullptr, kMostWord<Word>,
+                                 reinterpret_cast<ValueOf<Word>*>(alike_));
+  } else if (header_.map == Map::kLogGrid) {
+    const auto value = static_cast<ValueOf<Word>>(maps_->log_grid().value(word, header_.origin));
+    std::memcpy(alike_, &value, sizeof value);
+  } else if constexpr (sizeof(Word) == 4) {
+    maps_->lattice().from_words(&word, 1, reinterpret_cast<uint16_t*>(alike_));
+  }
+  x_ = alike_;
+  return true;
+}
+
 // What follows the symbols and coded low bits.
 void Encoder::complete() {
+  look_at_windows();
   if (symbol_form_.entropy < kLittle) use_quads();
+  rest_at_ = content_.size();
   if (header_.predictor == Predictor::kCurve) {
     const size_t at = content_.size();
     content_.resize(at + curve_bytes(n_));
@@ -141,6 +187,37 @@ void Encoder::complete() {
   for (const auto* list : {&outliers_, &places_, &specials_}) {
     content_.insert(content_.end(), list->begin(), list->end());
   }
+  if (is_own(header_.map)) content_.insert(content_.end(), own_.begin(), own_.end());
+}
+
+void Encoder::look_at_windows() {
+  windowed_ = 0;
+  const bool looks = symbol_form_.in_heaps || is_own(header_.map);
+  if (!looks || header_.low == LowBits::kCoded) return;
+  const auto* symbols = reinterpret_cast<const uint8_t*>(content_.data());
+  center_ = center_of(symbols, n_);
+  windows_.look(symbols, n_, center_);
+  // Where symbols are few and most are alike, other coders lose what windows do not.
+  const bool few = symbol_form_.entropy < kFew || is_own(header_.map);
+  if (windows_.bytes() <
+      (few ? 1 : kWorthwhile) * windows_.bytes_of_one_table() + (few ? kTables : 0)) {
+    windowed_ =
+        static_cast<size_t>(windows_.bytes()) + BlockSizes(header_, maps_->element(), n_).rest;
+  }
+}
+
+void Encoder::use_windows() {
+  if (windowed_ == 0) throw ConfigError("the symbols of the block are not to be windowed");
+  windowed_ = 0;
+  std::vector<std::byte> coded;
+  windows_.write(coded);
+  coded.insert(coded.end(), content_.begin() + static_cast<std::ptrdiff_t>(rest_at_),
+               content_.end());
+  content_ = std::move(coded);
+  header_.quads = false;
+  header_.listed = 0;
+  header_.windowed = true;
+  header_.center = center_;
 }
 
 void Encoder::begin(const Looked& looked, size_t n) {
@@ -149,6 +226,9 @@ void Encoder::begin(const Looked& looked, size_t n) {
   n_ = n;
   header_ = BlockHeader{};
   symbol_form_ = SymbolForm{};
+  windowed_ = 0;
+  field_.clear();
+  again_ = false;
 }
 
 void Encoder::encode(const std::byte* x, size_t n) {
@@ -184,6 +264,7 @@ void Encoder::adopt(const Form& form, const Made& made, size_t n) {
   specials_.assign(made.specials, made.specials + header_.specials * size_of(element));
   nodes_.resize(sizes.nodes / 4);
   if (sizes.nodes > 0) std::memcpy(nodes_.data(), made.nodes, sizes.nodes);
+  if (with_word(element, [&]<typename Word>() { return all_alike<Word>(); })) return set_constant();
   complete();
 }
 
@@ -204,9 +285,21 @@ std::span<const std::byte> Encoder::coded_of(std::span<const std::byte> frame) c
 }
 
 bool Encoder::is_raw(size_t frame_bytes) const {
+  if (header_.map == Map::kConstant || header_.map == Map::kMostly) return false;
   const size_t coded = frame_bytes > 0 ? std::min(frame_bytes, content_.size()) : content_.size();
-  return header_.map != Map::kConstant &&
-         BlockHeader::kBytes + coded + low_.size() > n_ * size_of(maps_->element());
+  const size_t raw = n_ * size_of(maps_->element());
+  const bool longer = header_.map == Map::kField || BlockHeader::kBytes + coded + low_.size() > raw;
+  return longer && (field_.empty() || field_.size() > raw);
+}
+
+bool Encoder::is_field(size_t frame_bytes) const {
+  if (field_.empty() || header_.map == Map::kConstant || header_.map == Map::kMostly ||
+      is_raw(frame_bytes)) {
+    return false;
+  }
+  const size_t coded = frame_bytes > 0 ? std::min(frame_bytes, content_.size()) : content_.size();
+  return header_.map == Map::kField ||
+         field_.size() + 1 < BlockHeader::kBytes + coded + low_.size();
 }
 
 std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame) {
@@ -219,6 +312,11 @@ std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame) {
   if (header_.map == Map::kConstant) {
     if (bits_at(maps_->element(), x_, 0) == 0) return {};
     body = {x_, value};
+  } else if (header_.map == Map::kMostly) {
+    body = own_;
+  } else if (is_field(frame.size())) {
+    header_.map = Map::kField;
+    body = field_;
   } else if (!is_raw(frame.size())) {
     head = header;
     body = coded;
@@ -228,6 +326,12 @@ std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame) {
     body = {x_, n_ * value};
   }
   header_.write(header);
+  return close(head, body, low);
+}
+
+std::span<const std::byte> Encoder::close(std::span<const std::byte> head,
+                                          std::span<const std::byte> body,
+                                          std::span<const std::byte> low) {
   const size_t bytes = head.size() + body.size() + low.size() + kCrcBytes;
   if (block_.size() < bytes) block_.resize(bytes);
   std::byte* at = block_.data();
@@ -235,6 +339,28 @@ std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame) {
   const uint32_t crc = crc32c(block_.data(), bytes - kCrcBytes);
   std::memcpy(at, &crc, kCrcBytes);
   return {block_.data(), bytes};
+}
+
+size_t Encoder::bytes_with(size_t frame_bytes) const {
+  if (header_.map == Map::kConstant) return 1 + size_of(maps_->element()) + kCrcBytes;
+  if (header_.map == Map::kMostly) return 1 + own_.size() + kCrcBytes;
+  if (is_raw(frame_bytes)) return most_bytes(maps_->element(), n_);
+  if (is_field(frame_bytes)) return 1 + field_.size() + kCrcBytes;
+  const size_t coded = frame_bytes > 0 ? std::min(frame_bytes, content_.size()) : content_.size();
+  return BlockHeader::kBytes + coded + low_.size() + kCrcBytes;
+}
+
+std::span<const std::byte> Encoder::rearranged(Rearranged way) {
+  const size_t each = size_of(maps_->element());
+  if (!can_rearrange(way, n_)) return {};
+  rearranged_.resize(n_ * each);
+  rearrange(way, x_, n_, each, rearranged_.data());
+  return rearranged_;
+}
+
+std::span<const std::byte> Encoder::finish_bytes(Rearranged way, std::span<const std::byte> frame) {
+  const std::byte head[] = {static_cast<std::byte>(Map::kBytes), static_cast<std::byte>(way)};
+  return close(head, frame, {});
 }
 
 }  // namespace cgx::bounded

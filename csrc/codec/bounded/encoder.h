@@ -4,15 +4,26 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "codec/bounded/ans/windowed.h"
 #include "codec/bounded/block.h"
+#include "codec/bounded/bytes_map.h"
+#include "codec/bounded/field/geometry.h"
+#include "codec/bounded/field/promise.h"
+#include "codec/bounded/find_own.h"
 #include "codec/bounded/loops/loops.h"
 #include "codec/bounded/maps/grid.h"
 
 namespace cgx::bounded {
+
+namespace field {
+template <typename T>
+class FieldEncoder;
+}  // namespace field
 
 /// Facts about a block's values, by which its map is chosen.
 struct Looked {
@@ -43,8 +54,14 @@ struct Made {
 class Encoder {
  public:
   explicit Encoder(std::shared_ptr<const Maps> maps);
+  ~Encoder();
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
 
   const Maps& maps() const { return *maps_; }
+
+  /// Where the values of the next block lie; a width of 0: it is no field.
+  void place(const field::Geometry& geometry) { geometry_ = geometry; }
 
   /// x: n values, 1 to kBlockValues, aligned as their type is; they must stay until finish() returns.
   /// Every decoded value keeps the bound: a value that the block's map cannot represent within it is
@@ -61,6 +78,12 @@ class Encoder {
   }
   /// The most outliers and special values that a block may have if its sample represents it.
   static uint32_t most_listed(size_t n) { return static_cast<uint32_t>(n / 16); }
+  /// Places of the values in a block of n, placed with place(), by which needs_values() says whether the
+  /// block may be a field, which is encoded from its values. values: at these places, one after the
+  /// other. Before choose_form().
+  std::vector<uint32_t> field_places(size_t n);
+  bool needs_values(const Looked& looked, size_t n, std::span<const uint32_t> places,
+                    const std::byte* values);
   /// The same for a block of n equal values.
   void adopt_constant(const std::byte* value, size_t n);
   /// True if with a frame of that many bytes the block is stored as its n values, which finish() reads
@@ -74,6 +97,21 @@ class Encoder {
   /// Symbols are packed, four to a byte.
   bool packed() const { return header_.quads; }
 
+  /// What content() would take if its symbols were coded by those before them, in bytes, to 1 % or so;
+  /// 0: this does not promise less than a coder that takes each symbol for itself.
+  size_t windowed() const { return windowed_; }
+  /// Does so. The block then has no frame: finish() gets an empty one. Only where windowed() is not 0.
+  void use_windows();
+
+  /// The values may be there again, so a frame of their bytes may be shorter than the block.
+  bool again() const { return again_; }
+  /// Bytes of the block with a frame of that many.
+  size_t bytes_with(size_t frame_bytes) const;
+  /// The bytes of the values, rearranged; until the next call. Empty: they cannot be.
+  std::span<const std::byte> rearranged(Rearranged way);
+  /// The block as a frame of these.
+  std::span<const std::byte> finish_bytes(Rearranged way, std::span<const std::byte> frame);
+
   /// The block, at most most_bytes(), until the next call. An empty frame: content() could not be
   /// made shorter.
   std::span<const std::byte> finish(std::span<const std::byte> frame);
@@ -86,7 +124,29 @@ class Encoder {
   void choose_words();
   template <typename Word>
   void encode_words();
+  uint64_t common_fill() const;
+  bool may_be_field() const;
+  /// value(i): where value i is.
+  field::Promise promise(const std::function<const std::byte*(size_t)>& value) const;
+  template <typename T>
+  field::FieldEncoder<T>& fields();
+  template <typename T>
+  void float_field();
+  template <typename Word>
+  void words_field();
+  template <typename Word, typename T>
+  void word_field(const std::vector<Word>& words, const std::vector<uint8_t>& escapes);
+  template <typename Word>
+  bool look_at_field();
+  bool is_field(size_t frame_bytes) const;
+  template <typename Word>
+  bool look_at_most();
+  std::span<const std::byte> close(std::span<const std::byte> head, std::span<const std::byte> body,
+                                   std::span<const std::byte> low);
+  template <typename Word>
+  bool all_alike();
   void complete();
+  void look_at_windows();
   void set_constant();
   std::span<const std::byte> coded_of(std::span<const std::byte> frame) const;
   /// Values [first, first + n) of the block, n <= kSlice; x: the first of them.
@@ -104,11 +164,16 @@ class Encoder {
   size_t on_grid(const Slice& slice, Word* words);
   template <typename Word>
   size_t on_log_grid(const Slice& slice, Word* words);
+  template <typename Word>
+  void choose_own();
+  template <typename Word>
+  size_t to_palette(const Slice& slice, Word* words);
+  template <typename Word>
+  size_t to_multiples(const Slice& slice, Word* words);
   template <typename Word, typename WordOf>
   size_t one_by_one(const Slice& slice, Word* words, WordOf&& word_of);
   /// look(x, n) of each run of the sample.
-  template <typename Look>
-  void look_at_sample(Look&& look) const;
+  void look_at_sample(const std::function<void(const std::byte*, size_t)>& look) const;
   Seen look_at_all() const;
   bool many_signed_zeros() const;
   template <typename Word>
@@ -142,7 +207,21 @@ class Encoder {
   std::vector<int32_t> nodes_;
   std::vector<uint8_t> listed_;
   std::vector<std::byte> outliers_, places_, specials_;
+  PaletteIndex palette_;
+  Multiples multiples_;
+  std::vector<std::byte> own_;  // the block's own map; of kMostly, what follows the map
+  bool again_ = false;
+  std::vector<std::byte> rearranged_;
   std::vector<std::byte> content_, low_, block_;
+  ans::Windowed windows_;
+  uint8_t center_ = 0;             // of the windows
+  size_t windowed_ = 0;            // bytes
+  alignas(8) std::byte alike_[8];  // the value of a block whose words are the same
+  size_t rest_at_ = 0;             // in content_: what follows the symbols
+  field::Geometry geometry_;
+  std::unique_ptr<field::FieldEncoder<float>> narrow_fields_;
+  std::unique_ptr<field::FieldEncoder<double>> wide_fields_;
+  std::vector<std::byte> field_;  // the block as a field, behind the map; empty: it is none
 };
 
 }  // namespace cgx::bounded

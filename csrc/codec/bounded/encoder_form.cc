@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "codec/bounded/bytes.h"
 #include "codec/bounded/encoder.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
@@ -28,8 +29,7 @@ constexpr int kFewNumbers = 12;
 
 }  // namespace
 
-template <typename Look>
-void Encoder::look_at_sample(Look&& look) const {
+void Encoder::look_at_sample(const std::function<void(const std::byte*, size_t)>& look) const {
   const size_t bytes = size_of(maps_->element());
   const bool here = looked_.values != nullptr;
   if (n_ <= kSampled) return look(here ? looked_.values : looked_.sample, n_);
@@ -189,6 +189,92 @@ void Encoder::choose_map(const Seen& seen) {
   }
 }
 
+// Lossless blocks of few values, or of multiples: a map of their own, if it promises fewer bits.
+template <typename Word>
+void Encoder::choose_own() {
+  if (maps_->bounded() != Map::kOrder || maps_->version() < 3 || looked_.values == nullptr) return;
+  const DType element = maps_->element();
+  const Suggested suggested =
+      suggested_by(element, [&](const Look& look) { look_at_sample(look); });
+  if (!suggested.any()) return;
+  again_ = suggested.again;
+  if (suggested.mostly && look_at_most<Word>()) return;
+  BlockHeader best_header = header_;
+  SymbolForm best_form = symbol_form_;
+  std::vector<std::byte> best_own;
+  const auto consider = [&](Map map, std::vector<std::byte> own) {
+    header_ = BlockHeader{};
+    header_.map = map;
+    header_.origin = static_cast<int64_t>(own.size());
+    size_t specials = 0;
+    const Sample sample = sample_words<Word>(false, &specials);
+    const SymbolForm form = choose(sample, kWordBits<Word>);
+    const double share = static_cast<double>(specials) / static_cast<double>(sample.words.size());
+    const double bits = form.bits +
+                        share * (kPlaceBits + 8 * static_cast<double>(size_of(element))) +
+                        8 * static_cast<double>(own.size()) / static_cast<double>(n_);
+    if (bits >= best_form.bits) return false;
+    best_header = header_;
+    best_form = form;
+    best_form.bits = bits;
+    best_own = std::move(own);
+    return true;
+  };
+  std::vector<std::byte> own;
+  Multiples chosen;
+  const auto consider_multiples = [&](Multiples multiples) {
+    multiples_ = std::move(multiples);
+    own.clear();
+    multiples_.write(own);
+    if (consider(Map::kMultiples, own)) chosen = multiples_;
+  };
+  if (suggested.multiples) consider_multiples(*suggested.multiples);
+  if (suggested.rows) {
+    if (auto rows = row_multiples(element, looked_.values, n_, geometry_)) {
+      consider_multiples(std::move(*rows));
+    }
+  }
+  if (suggested.palette && palette_.make(element, looked_.values, n_)) {
+    own.clear();
+    palette_.palette().write(own);
+    consider(Map::kPalette, own);
+  }
+  multiples_ = std::move(chosen);
+  header_ = best_header;
+  symbol_form_ = best_form;
+  own_ = std::move(best_own);
+  again_ = again_ && !is_own(header_.map);
+}
+
+// Blocks of one value, but for a few others: these, and where they are.
+template <typename Word>
+bool Encoder::look_at_most() {
+  constexpr size_t kFew = 64;
+  const DType element = maps_->element();
+  const std::byte* const x = looked_.values;
+  const size_t bytes = size_of(element);
+  uint64_t value = bits_at(element, x, n_ / 2);
+  if (bits_at(element, x, 0) != value) value = bits_at(element, x, n_ / 3);
+  own_.assign(bytes, std::byte{0});
+  put_bits(element, own_.data(), 0, value);
+  std::vector<size_t> others;
+  for (size_t i = 0; i < n_; ++i) {
+    if (bits_at(element, x, i) == value) continue;
+    if (others.size() == kFew) return false;
+    others.push_back(i);
+  }
+  append_number(own_, others.size());
+  size_t after = 0;
+  for (const size_t place : others) {
+    append_number(own_, place - after);
+    own_.insert(own_.end(), x + place * bytes, x + (place + 1) * bytes);
+    after = place + 1;
+  }
+  header_ = BlockHeader{};
+  header_.map = Map::kMostly;
+  return true;
+}
+
 namespace {
 
 // Nodes of a curve through n values on the grid, as fit_curve().
@@ -253,6 +339,7 @@ void Encoder::choose_words() {
     return;
   }
   choose_map<Word>(seen);
+  choose_own<Word>();
   choose_curve<Word>();
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -79,6 +80,32 @@ size_t Encoder::on_log_grid(const Slice& slice, Word* words) {
 }
 
 template <typename Word>
+size_t Encoder::to_palette(const Slice& slice, Word* words) {
+  return one_by_one(slice, words, [&](size_t i, Word* word) {
+    const int32_t number = palette_.number_of(bits_at(maps_->element(), slice.x, i));
+    *word = number;
+    return number >= 0;
+  });
+}
+
+template <typename Word>
+size_t Encoder::to_multiples(const Slice& slice, Word* words) {
+  using Value = ValueOf<Word>;
+  // Slices of the sample know no places, but where they are.
+  const auto first = static_cast<size_t>(slice.x - looked_.values) / sizeof(Value);
+  return one_by_one(slice, words, [&](size_t i, Word* word) {
+    const Value x = get<Value>(slice.x, i * sizeof(Value));
+    const double value = static_cast<double>(x), unit = multiples_.unit_of(first + i);
+    const double near = multiples_.quotients ? value * unit : value / unit;
+    const double number = std::nearbyint(near);
+    if (!(std::fabs(number) < static_cast<double>(kMostWord<Word>))) return false;
+    *word = static_cast<Word>(number);
+    const Value back = multiples_.value_of<Value>(number, unit);
+    return std::memcmp(&back, &x, sizeof x) == 0 && !(number == 0 && std::signbit(x));
+  });
+}
+
+template <typename Word>
 size_t Encoder::map_slice(const Slice& slice, Word* words) {
   switch (header_.map) {
     case Map::kOrder:
@@ -88,6 +115,10 @@ size_t Encoder::map_slice(const Slice& slice, Word* words) {
       return on_grid(slice, words);
     case Map::kLogGrid:
       return on_log_grid(slice, words);
+    case Map::kPalette:
+      return to_palette(slice, words);
+    case Map::kMultiples:
+      return to_multiples(slice, words);
     default:
       if constexpr (sizeof(Word) == 4) {
         const auto* bits = reinterpret_cast<const uint16_t*>(slice.x);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "codec/bounded/logarithm.h"
 #include "codec/bounded/loops/loops.h"
 
 namespace cgx::bounded {
@@ -20,41 +21,20 @@ constexpr double kClearlyBetter = 0.05;
 constexpr double kMostOutliers = 0.06;
 // Symbols with more bits of entropy than this may be too fine.
 constexpr double kFineSymbols = 5.5;
-
-// By operations that IEEE defines to the last bit: libraries' logarithms differ, and so would payloads.
-double log2_of(double x) {
-  int exponent;
-  const double mantissa = std::frexp(x, &exponent);                              // in [1/2, 1)
-  const double ratio = (mantissa - 1) / (mantissa + 1), square = ratio * ratio;  // at least -1/3
-  double power = ratio, sum = 0;
-  for (int k = 1; k < 40; k += 2, power *= square) sum += power / k;
-  constexpr double kLog2 = 0.6931471805599453;
-  return exponent + 2 * sum / kLog2;
-}
-
-constexpr size_t kTabled = kSampled + 1;
-
-double weight_by_logarithm(size_t count) {
-  return count == 0 ? 0 : static_cast<double>(count) * log2_of(static_cast<double>(count));
-}
-
-// c log2 c: entropies of samples are sums of these.
-const std::array<double, kTabled>& weights() {
-  static const auto table = [] {
-    std::array<double, kTabled> made{};
-    for (size_t c = 0; c < kTabled; ++c) made[c] = weight_by_logarithm(c);
-    return made;
-  }();
-  return table;
-}
+// Below this entropy of a symbol, tables for neighbourhoods may pay whatever the sample says.
+constexpr double kAlike = 2.25;
+// The same where this share of the symbols is the same one: a Huffman code has no part of a bit for it.
+constexpr double kSame = 0.3;
+// The same from this correlation on, of a symbol's size with the mean of the few before it. Of a sample
+// of independent symbols, one in 300 has it.
+constexpr double kHeaped = 0.09;
+constexpr size_t kBefore = 4;
 
 using Counts = std::array<uint32_t, kSymbols>;
 
 // -sum p log2 p of counts, with the bias of few samples mended (Miller, 1955).
 double entropy_of(const Counts& counts, size_t total) {
   if (total == 0) return 0;
-  const auto& table = weights();
-  const bool tabled = total < kTabled;  // and so are all counts
   double sum = 0;
   size_t seen = 0;
   // Most symbols of a sample lie together: what is skipped here would add 0.
@@ -64,21 +44,21 @@ double entropy_of(const Counts& counts, size_t total) {
     for (size_t k = 0; k < kGroup; ++k) any |= counts[i + k];
     if (any == 0) continue;
     for (size_t k = 0; k < kGroup; ++k) {
-      const uint32_t count = counts[i + k];
-      sum += tabled ? table[count] : weight_by_logarithm(count);
-      seen += count != 0 ? 1 : 0;
+      sum += weight_of(counts[i + k]);
+      seen += counts[i + k] != 0 ? 1 : 0;
     }
   }
   const double n = static_cast<double>(total);
-  const double all = tabled ? table[total] : weight_by_logarithm(total);
   constexpr double kLog2 = 0.6931471805599453;
-  return (all - sum) / n + (static_cast<double>(seen) - 1) / (2 * n * kLog2);
+  return (weight_of(static_cast<uint32_t>(total)) - sum) / n +
+         (static_cast<double>(seen) - 1) / (2 * n * kLog2);
 }
 
 struct Split {
   int width = 0;
   int64_t base = 0;
   double bits = 1e9, entropy = 0;
+  double same = 0;  // the share of the most frequent symbol
 };
 
 // In words of kBits bits, in which differences wrap.
@@ -190,6 +170,8 @@ struct Estimator {
   // What residuals cost with symbols of that width, the lowest at `base`.
   static Split cost_of(const Counts& counts, size_t n, int64_t base, int width) {
     Split split{width, base, 0, entropy_of(counts, n)};
+    split.same = static_cast<double>(*std::max_element(counts.begin(), counts.end())) /
+                 static_cast<double>(n);
     const double outliers = counts[kOutlierSymbol];
     split.bits = width + split.entropy + outliers / static_cast<double>(n) * kBits;
     return split;
@@ -266,6 +248,36 @@ struct Estimator {
     return quick.bits < planes.bits ? coded_split(residuals, planes) : quick;
   }
 
+  // The correlation of a symbol's size with the mean of those before it. Runs are two shorter than
+  // those of the sample.
+  static double heaped(const Words& residuals, const Split& split) {
+    const U center = static_cast<U>(median_of(residuals)) - static_cast<U>(split.base);
+    const auto middle = static_cast<int64_t>(std::min<U>(center >> split.width, kOutlierSymbol));
+    std::vector<double> sizes;
+    sizes.reserve(residuals.size());
+    for (const Word r : residuals) {
+      const U symbol = (static_cast<U>(r) - static_cast<U>(split.base)) >> split.width;
+      const auto place = static_cast<int64_t>(std::min<U>(symbol, kOutlierSymbol));
+      sizes.push_back(static_cast<double>(std::abs(place - middle)));
+    }
+    double n = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
+    for (size_t run = 0; run < sizes.size(); run += kRun - 2) {
+      const size_t end = std::min<size_t>(run + kRun - 2, sizes.size());
+      for (size_t i = run + kBefore; i < end; ++i) {
+        double before = 0;
+        for (size_t k = 1; k <= kBefore; ++k) before += sizes[i - k];
+        n += 1;
+        x += before;
+        y += sizes[i];
+        xx += before * before;
+        yy += sizes[i] * sizes[i];
+        xy += before * sizes[i];
+      }
+    }
+    const double spread = (n * xx - x * x) * (n * yy - y * y);
+    return spread > 0 ? (n * xy - x * y) / std::sqrt(spread) : 0;
+  }
+
   static SymbolForm choose(const Sample& sample) {
     const Words plain = residuals_of(sample, Predictor::kNone);
     const Words lengths = lengths_of(plain, median_of(plain));
@@ -302,6 +314,8 @@ struct Estimator {
     form.base = split.base;
     form.bits = split.bits;
     form.entropy = split.entropy;
+    form.in_heaps = form.entropy < kAlike || split.same > kSame ||
+                    heaped(residuals.empty() ? plain : residuals, split) > kHeaped;
     return form;
   }
 };

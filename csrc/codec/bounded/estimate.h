@@ -25,10 +25,11 @@ struct Sample {
 struct SymbolForm {
   Predictor predictor = Predictor::kNone;
   LowBits low = LowBits::kPlanes;
-  int width = 0;       // bits below a symbol
-  int64_t base = 0;    // the residual of symbol 0
-  double bits = 0;     // a value, estimated
-  double entropy = 0;  // of a symbol, in bits, without regard to order
+  int width = 0;          // bits below a symbol
+  int64_t base = 0;       // the residual of symbol 0
+  double bits = 0;        // a value, estimated
+  double entropy = 0;     // of a symbol, in bits, without regard to order
+  bool in_heaps = false;  // large symbols keep together, or most are alike: see ans/windowed.h
 };
 
 /// `word_bits`: 32 or 64, in which differences of words wrap. The sample is not empty.

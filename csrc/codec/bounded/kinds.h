@@ -14,8 +14,16 @@ enum class Map : uint8_t {
   kGrid = 3,      // maps/grid.h
   kLattice = 4,   // maps/lattice.h
   kLogGrid = 5,   // maps/log_grid.h
+  kField = 6,     // words, or numbers of a grid without words, predicted in planes: field/coded.h
+  kPalette = 7,   // maps/own.h
+  kMultiples = 8,
+  kMostly = 9,  // one value, but for a few others
+  kBytes = 10,  // a frame of the values' bytes, rearranged: bytes_map.h
 };
-inline constexpr int kLastMap = 5;
+/// Maps that kernels know. Blocks with others are encoded and decoded by the host.
+inline constexpr int kLastOnDevice = 5;
+/// Maps that a block brings with it.
+CGX_HD bool is_own(Map map) { return map == Map::kPalette || map == Map::kMultiples; }
 
 /// The numbers are part of the payload's format.
 enum class Predictor : uint8_t {

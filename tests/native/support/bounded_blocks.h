@@ -74,18 +74,21 @@ inline void seal(Block& block) {
 
 struct EncodedBlock {
   Block content;
-  Block plain;   // the content is stored as it is, or the values, if they are shorter
-  Block framed;  // one byte stands for the frame; without content the same as `plain`
+  Block plain;     // the content is stored as it is, or the values, if they are shorter
+  Block framed;    // one byte stands for the frame; without content the same as `plain`
+  Block windowed;  // with windowed symbols; empty where they promise nothing
 
   bool operator==(const EncodedBlock&) const = default;
 };
 
-/// At the level in force.
+/// At the level in force. geometry: of values that may be a field.
 inline EncodedBlock encode_block(const std::shared_ptr<const bounded::Maps>& maps,
-                                 std::span<const std::byte> values) {
+                                 std::span<const std::byte> values,
+                                 const bounded::field::Geometry& geometry = {}) {
   const size_t n = values.size() / size_of(maps->element());
   const ExactBytes x(values, 0);
   bounded::Encoder encoder(maps);
+  encoder.place(geometry);
   const auto finish = [&](std::span<const std::byte> frame) {
     encoder.encode(x.data(), n);
     const auto block = encoder.finish(frame);
@@ -96,6 +99,12 @@ inline EncodedBlock encode_block(const std::shared_ptr<const bounded::Maps>& map
   made.content.assign(encoder.content().begin(), encoder.content().end());
   const std::byte frame[1] = {std::byte{1}};
   made.framed = made.content.empty() ? made.plain : finish(frame);
+  if (encoder.windowed() > 0) {
+    encoder.encode(x.data(), n);
+    encoder.use_windows();
+    const auto block = encoder.finish({});
+    made.windowed.assign(block.begin(), block.end());
+  }
   return made;
 }
 
@@ -176,13 +185,14 @@ inline void check_promise(DType element, BoundKind kind, double bound, std::span
 /// bound holds. Returns the blocks.
 inline EncodedBlock check_round_trip(const std::shared_ptr<const bounded::Maps>& maps,
                                      BoundKind kind, std::span<const std::byte> values,
-                                     const std::string& what) {
+                                     const std::string& what,
+                                     const bounded::field::Geometry& geometry = {}) {
   const size_t n = values.size() / size_of(maps->element());
   std::optional<EncodedBlock> first;
   Block plain, framed;
   for (const std::string& level : simd_levels()) {
     const AtSimdLevel at(level);
-    const EncodedBlock made = encode_block(maps, values);
+    const EncodedBlock made = encode_block(maps, values, geometry);
     const Block y = decode_block(maps, made.plain, {}, n);
     const Block z = decode_block(maps, made.framed, made.content, n);
     if (!first) {
@@ -194,6 +204,9 @@ inline EncodedBlock check_round_trip(const std::shared_ptr<const bounded::Maps>&
     }
     CHECK(made == *first, what, ": another block at level ", level);
     CHECK(y == plain && z == framed, what, ": other values at level ", level);
+    if (made.windowed.empty()) continue;
+    const Block windowed = decode_block(maps, made.windowed, {}, n);
+    check_promise(maps->element(), kind, maps->bound(), values, windowed, what + ", windowed");
   }
   return *first;
 }

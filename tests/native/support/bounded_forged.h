@@ -80,7 +80,7 @@ struct Limits {
   double bound;
   BlockHeader header;
   int64_t least, greatest;
-  int version = 2;
+  int version = bounded::kLastVersion;
 };
 
 inline BlockHeader header_of(Map map, int shift = 0, int64_t origin = 0, double step = 0) {

@@ -33,8 +33,8 @@ BlockForm form_of(const BlockHeader& header, size_t n) {
   BlockForm form{};
   form.n = static_cast<uint32_t>(n);
   form.to = form.n;
-  form.map = header.map;
-  if (header.map <= Map::kConstant) return form;
+  form.map = static_cast<int>(header.map) > kLastOnDevice ? Map::kRaw : header.map;
+  if (form.map <= Map::kConstant) return form;
   form.predictor = header.predictor;
   form.width = static_cast<uint8_t>(header.width);
   form.shift = static_cast<uint8_t>(header.shift);
@@ -69,7 +69,8 @@ Slab::Slab(std::shared_ptr<const Maps> maps, size_t values)
       values_(values),
       forms_((values + kBlockValues - 1) / kBlockValues),
       chosen_(forms_.size()),
-      samples_(forms_.size()) {}
+      samples_(forms_.size()),
+      fields_(forms_.size()) {}
 
 Slab::Slab(std::shared_ptr<const Maps> maps, size_t values, std::span<const std::byte> forms,
            size_t reach, bool whole)
@@ -140,7 +141,25 @@ on_gpu::LookCall Slab::look_call() const {
   return call;
 }
 
-void Slab::choose_form(Encoder& encoder, size_t block, const std::byte* looked) {
+std::vector<uint32_t> Slab::field_places(Encoder& encoder, size_t block,
+                                         std::span<const uint64_t> shape, uint64_t first) {
+  Field& field = fields_[block];
+  const size_t n = values_of(block);
+  field.geometry = field::geometry_of(shape, first, n);
+  encoder.place(field.geometry);
+  // They do not depend on where in a plane a block begins, so most blocks have the same.
+  const auto alike = [&](const field::Geometry& a, const field::Geometry& b) {
+    return a.width == b.width && a.height == b.height && (a.planes(n) > 1) == (b.planes(n) > 1);
+  };
+  if (block > 0 && n == values_of(block - 1) &&
+      alike(field.geometry, fields_[block - 1].geometry)) {
+    return field.places = fields_[block - 1].places;
+  }
+  return field.places = encoder.field_places(n);
+}
+
+bool Slab::choose_form(Encoder& encoder, size_t block, const std::byte* looked,
+                       const std::byte* values) {
   const auto found = get<on_gpu::LookedAt>(looked, 0);
   const size_t n = values_of(block);
   Looked known;
@@ -149,16 +168,21 @@ void Slab::choose_form(Encoder& encoder, size_t block, const std::byte* looked) 
   known.seen = {found.greatest, found.differ, found.any};
   known.least = found.least;
   samples_[block] = known.sample;
+  Field& field = fields_[block];
+  encoder.place(field.geometry);
+  field.needs_values = encoder.needs_values(known, n, field.places, values);
   chosen_[block] = encoder.choose_form(known, n);
   BlockForm& form = forms_[block] = form_of(chosen_[block].header, n);
   form.value = static_cast<int64_t>(block * kBlockValues);
   form.inverse = chosen_[block].inverse;
   if (form.map > Map::kConstant)
     form.outliers = form.specials = static_cast<uint32_t>(n / kListedOf);
+  return !field.needs_values;
 }
 
 bool Slab::adopt(Encoder& encoder, size_t block, const std::byte* parts) const {
   const BlockForm& form = forms_[block];
+  if (fields_[block].needs_values) return false;
   if (form.map == Map::kConstant) {
     encoder.adopt_constant(samples_[block], form.n);
     return true;
@@ -197,6 +221,11 @@ void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte
   const Parts places = parts_of(form, static_cast<uint32_t>(size_of(element)));
   std::byte* const to = parts + form.parts;
   if (form.map == Map::kConstant) return;
+  if (static_cast<int>(opened.header.map) > kLastOnDevice) {
+    std::vector<std::byte> values(form.n * size_of(element));
+    Decoder(maps_).decode(opened, content, values.data());
+    return put(to + places.symbols, values.data(), values.size());
+  }
   if (form.map == Map::kRaw)
     return put(to + places.symbols, opened.plain.data(), opened.plain.size());
   content = opened.content_of(content);
@@ -204,7 +233,7 @@ void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte
   const BlockSizes sizes(header, element, form.n);
   const size_t n = form.n, stride = places.stride;
   auto* const symbols = reinterpret_cast<uint8_t*>(to + places.symbols);
-  if (header.quads) {
+  if (header.quads || header.windowed) {
     unpack_symbols(opened, content,
                    symbols);  // room for whole quads: the stride is a multiple of 64
   } else {

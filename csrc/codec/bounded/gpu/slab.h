@@ -38,8 +38,14 @@ class Slab {
   size_t look_bytes() const;
   on_gpu::LookCall look_call() const;
 
-  /// Chooses how the block is written. looked: look_bytes() that must stay.
-  void choose_form(Encoder& encoder, size_t block, const std::byte* looked);
+  /// Places in the block whose values choose_form() needs, too; its first value is the value `first` of
+  /// a tensor of that shape.
+  std::vector<uint32_t> field_places(Encoder& encoder, size_t block,
+                                     std::span<const uint64_t> shape, uint64_t first);
+  /// Chooses how the block is written. looked: look_bytes() that must stay; values: at the places. False:
+  /// the block must be encoded by its values.
+  bool choose_form(Encoder& encoder, size_t block, const std::byte* looked,
+                   const std::byte* values = nullptr);
 
   /// Gives the encoder what the kernel made. False: the block must be encoded by its values.
   bool adopt(Encoder& encoder, size_t block, const std::byte* parts) const;
@@ -82,6 +88,12 @@ class Slab {
   std::vector<on_gpu::BlockForm> forms_;
   std::vector<Form> chosen_;               // encode
   std::vector<const std::byte*> samples_;  // encode
+  struct Field {
+    field::Geometry geometry;
+    std::vector<uint32_t> places;
+    bool needs_values = false;
+  };
+  std::vector<Field> fields_;  // encode
 };
 
 }  // namespace cgx::bounded

@@ -19,15 +19,10 @@ enum class BoundKind : uint8_t {
 };
 inline constexpr int kLastBoundKind = 3;
 
-/// Versions of the format. In version 1 no lattice has subnormal numbers, no log grid a step below
-/// 2^-1022, and words of a float64 grid have no limit.
-inline constexpr int kFirstVersion = 1, kLastVersion = 2;
-/// The version of new payloads: the first that has all that they may need, so that older readers take
-/// as many of them as possible.
-constexpr int version_of(DType element, BoundKind kind) {
-  const bool bounded = is_floating(element) && kind != BoundKind::kLossless;
-  return bounded && element != DType::kFloat32 ? 2 : 1;
-}
+/// Versions of the format; new payloads have the last. In version 1 no lattice has subnormal numbers,
+/// no log grid a step below 2^-1022, and words of a float64 grid have no limit. Before version 3 there
+/// are neither windowed symbols nor fields.
+inline constexpr int kFirstVersion = 1, kLastVersion = 3;
 
 /// Immutable; may be used by several threads.
 class Maps {
@@ -36,8 +31,7 @@ class Maps {
   /// pointwise; or a whole number's type has a bound.
   Maps(DType element, BoundKind kind, double bound, int version);
   /// Of the version that new payloads have.
-  Maps(DType element, BoundKind kind, double bound)
-      : Maps(element, kind, bound, version_of(element, kind)) {}
+  Maps(DType element, BoundKind kind, double bound) : Maps(element, kind, bound, kLastVersion) {}
 
   DType element() const { return element_; }
   int version() const { return version_; }
