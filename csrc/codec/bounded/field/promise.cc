@@ -89,7 +89,7 @@ Promise promise_of(const Geometry& geometry, size_t n, double noise,
   const auto least = [&](Way from, Way to) {
     return *std::min_element(sums + from, sums + to) / static_cast<double>(found);
   };
-  return {least(kMean, kAcross), least(kAcross, kWays)};
+  return {least(kMean, kAcross), least(kAcross, kWays), rows};
 }
 
 }  // namespace cgx::bounded::field

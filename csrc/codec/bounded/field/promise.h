@@ -17,7 +17,9 @@ inline constexpr size_t kLeastWidth = 8, kLeastValues = 1024;
 /// field's.
 struct Promise {
   double row = 0, field = 0;
-  bool worth_trying() const { return field < row - 0.02; }
+  bool rows = true;  // there is more than one
+  /// A row alone has little that other blocks do not see: there it must be much.
+  bool worth_trying() const { return field < row - (rows ? 0.02 : 0.25); }
 };
 
 /// value(i): value i of the block as a number; NaN where there is none. noise: of the grid's step, what
