@@ -77,8 +77,8 @@ def by_range(
 
 
 def span(values: torch.Tensor, fill: float | None = None) -> float:
-    """Greatest less least value, of those that are finite and not fill. ValueError: there is
-    none.
+    """The range of the values: the greatest less the least. Values that are not finite, or that
+    are the fill, do not count. ValueError: no value counts.
     """
     valid = values[torch.isfinite(values)] if values.is_floating_point() else values
     if fill is not None:

@@ -1,8 +1,8 @@
 """What error-bounded compressors are measured on: tensors, and the bounds of each.
 
-Those of this file, of `fields.py` and of `discrete.py` are made anew from fixed seeds, so equal
-sizes give equal bits; those of `packages.py` are read from packages that `make bench-peers`
-downloads. Bounds of most are shares of the range of the values; every method gets the same number.
+This file, `fields.py` and `discrete.py` make tensors anew from fixed seeds, so equal sizes give
+equal bits. `packages.py` reads tensors from packages that `make bench-peers` downloads. Most bounds
+are shares of the range of the values; every method gets the same number.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def measure_all(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packages(names_of_sets: list[str]) -> dict[str, str]:
-    """Versions of the methods' packages, and of those that the sets come from."""
+    """Versions of the packages that have the methods, and of the packages that have the sets."""
     names = {method.package for method in methods.METHODS.values() if method.package}
     found = packages.pins_of(corpora.CORPORA[name] for name in names_of_sets)
     for name in sorted(names | {"numpy"}):

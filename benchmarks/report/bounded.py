@@ -116,8 +116,8 @@ def over_copy(r: Results) -> float:
 
 
 def over_sz3(*what: str) -> tuple[Callable[[Results], float], Callable[[Results], str]]:
-    """The lowest of these keys of a row ("ratio", `WAYS`) over those of SZ3's algorithms that hold
-    the bound; and where it is.
+    """How cgx compares with SZ3: the lowest quotient of cgx's figures ("ratio", `WAYS`) and those
+    of an SZ3 algorithm that holds the bound, and the cell that has it.
     """
 
     def lowest(r: Results) -> tuple[float, str]:
@@ -222,7 +222,7 @@ def source(corpus: str, facts: Row) -> str:
 
 
 def best_other(cell: Row) -> Row | None:
-    """Of those of others that hold the bound, the one with the highest ratio."""
+    """The row with the highest ratio among the other methods that hold the bound."""
     return max(_others(cell), key=lambda row: float(row["ratio"]), default=None)
 
 

@@ -9,23 +9,8 @@ import pytest
 import torch
 
 from tests.bounded import forge, numbers, reader
-from tests.bounded.adversary import bits_of
+from tests.bounded.forged import both_read, both_refuse
 from torch_cgx import _C, bounded
-from torch_cgx.bounded import PayloadError
-
-
-def both_refuse(payload: bytes, text: str = "") -> None:
-    with pytest.raises(PayloadError, match=text):
-        bounded.decompress(payload)
-    with pytest.raises(AssertionError):
-        reader.read(payload)
-
-
-def both_read(payload: bytes) -> torch.Tensor:
-    y = bounded.decompress(payload)
-    _, bits = reader.read(payload)
-    np.testing.assert_array_equal(bits_of(y).astype(f"i{y.element_size()}").view(bits.dtype), bits)
-    return y
 
 
 @pytest.mark.parametrize("level", _C.cpu_levels().split(","))

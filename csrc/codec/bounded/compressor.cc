@@ -12,7 +12,7 @@
 #include "codec/bounded/container.h"
 #include "codec/bounded/decoder.h"
 #include "codec/bounded/encoder.h"
-#include "codec/bounded/maps/lattice.h"
+#include "codec/bounded/maps/order.h"
 #include "codec/bounded/range.h"
 #include "codec/compressors/list.h"
 
@@ -114,12 +114,6 @@ class BoundedCompressor final : public Compressor {
                                config().text("bound"), " parts are more than float64 can hold"));
     }
     return bound;
-  }
-
-  static double value_at(DType real, const std::byte* x, size_t i) {
-    if (real == DType::kFloat32) return get<float>(x, 4 * i);
-    if (real == DType::kFloat64) return get<double>(x, 8 * i);
-    return half_value(real, get<uint16_t>(x, 2 * i));
   }
 
   size_t most_payload(size_t n, DType dtype) const override {

@@ -75,6 +75,9 @@ class Decoder {
   template <typename Word>
   void refuse_word(const BlockHeader& header, const Word* words, size_t n, size_t first,
                    const Limits& limits, Own& own, std::byte* x) const;
+  /// In version 1, words of a float64 grid are the bits of any sum with kRounder: encoders wrote all
+  /// whose number is exact.
+  bool has_far_words() const;
   template <typename Word>
   Limits limits_of(const BlockHeader& header) const;
   void decode_field(std::span<const std::byte> in, size_t n, std::byte* x) const;

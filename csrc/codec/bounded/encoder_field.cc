@@ -27,33 +27,6 @@ constexpr size_t kFillOf = 50;
 // ... and it lies by so many ranges of the others beside them.
 constexpr double kFarAway = 1;
 
-double value_at(DType element, const std::byte* x, size_t i) {
-  switch (element) {
-    case DType::kFloat32:
-      return get<float>(x, 4 * i);
-    case DType::kFloat64:
-      return get<double>(x, 8 * i);
-    case DType::kFloat16:
-    case DType::kBFloat16:
-      return half_value(element, get<uint16_t>(x, 2 * i));
-    case DType::kInt64:
-      return static_cast<double>(get<int64_t>(x, 8 * i));
-    // As the order has it.
-    case DType::kUInt64:
-      return static_cast<double>(get<int64_t>(x, 8 * i));
-    case DType::kUInt32:
-      return get<uint32_t>(x, 4 * i);
-    default:
-      return with_bits(element, [&]<typename Bits>() {
-        if constexpr (sizeof(Bits) == 8) {
-          return 0.0;
-        } else {
-          return static_cast<double>(get<Bits>(x, sizeof(Bits) * i));
-        }
-      });
-  }
-}
-
 }  // namespace
 
 // The bits of a finite number that many values have and that lies far from all others; none: the bits

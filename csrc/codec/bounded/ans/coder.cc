@@ -55,7 +55,7 @@ std::vector<Step> steps_of(const Model& model) {
 
 }  // namespace
 
-// Bytes of a state to those of its symbols, at most.
+// A state takes 4 bytes. A stream has another one for each so many bytes of symbols.
 constexpr double kBytesOfState = 640;
 
 size_t states_for(double bytes) {

@@ -55,7 +55,7 @@ struct Eight {
     return _mm256_srli_epi32(packed, 24);
   }
 
-  // The same for those of the states that `some` has, of whose lanes all bits are set.
+  // The same for some of the states: those whose lanes of `some` have all bits set.
   CGX_INLINE __m256i take_some(const uint32_t* slots, __m256i tables, __m256i some) {
     const __m256i before = x;
     const __m256i symbols = take(slots, tables);

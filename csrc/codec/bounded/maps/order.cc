@@ -4,6 +4,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include "codec/bounded/bytes.h"
+#include "codec/bounded/maps/lattice.h"
+
 namespace cgx::bounded {
 namespace {
 
@@ -89,6 +92,33 @@ uint64_t bits_at(DType element, const std::byte* x, size_t i) {
   return with_bits(element, [&]<typename Bits>() {
     return static_cast<uint64_t>(static_cast<std::make_unsigned_t<Bits>>(load<Bits>(x, i)));
   });
+}
+
+double value_at(DType element, const std::byte* x, size_t i) {
+  switch (element) {
+    case DType::kFloat32:
+      return get<float>(x, 4 * i);
+    case DType::kFloat64:
+      return get<double>(x, 8 * i);
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return half_value(element, get<uint16_t>(x, 2 * i));
+    case DType::kInt64:
+      return static_cast<double>(get<int64_t>(x, 8 * i));
+    // As the order has it.
+    case DType::kUInt64:
+      return static_cast<double>(get<int64_t>(x, 8 * i));
+    case DType::kUInt32:
+      return get<uint32_t>(x, 4 * i);
+    default:
+      return with_bits(element, [&]<typename Bits>() {
+        if constexpr (sizeof(Bits) == 8) {
+          return 0.0;
+        } else {
+          return static_cast<double>(get<Bits>(x, sizeof(Bits) * i));
+        }
+      });
+  }
 }
 
 void put_bits(DType element, std::byte* x, size_t i, uint64_t bits) {

@@ -40,6 +40,8 @@ int64_t origin_for(DType element, const std::byte* x, size_t n, int shift);
 
 /// The bits of value number i.
 uint64_t bits_at(DType element, const std::byte* x, size_t i);
+/// Value number i as a number; uint64 as the order has it, as int64.
+double value_at(DType element, const std::byte* x, size_t i);
 void put_bits(DType element, std::byte* x, size_t i, uint64_t bits);
 
 /// How many of n values have these bits.
