@@ -604,7 +604,13 @@ def bounded_write(
     arena: BoundedArena,
 ) -> None: ...
 def bounded_write_framed(
-    element: int, complex: bool, shape: Sequence[int], frame: memoryview
+    element: int,
+    complex: bool,
+    kind: int,
+    asked: float,
+    bound: float,
+    shape: Sequence[int],
+    frame: memoryview,
 ) -> bytes: ...
 def bounded_repeats(x: torch.Tensor) -> bool: ...
 def prefer_large_pages(memory: torch.Tensor) -> None: ...

@@ -204,9 +204,10 @@ void write_container(int element, bool complex, int kind, double asked, double b
   arena.close(head, header.padding(bytes));
 }
 
-py::bytes write_framed(int element, bool complex, std::vector<uint64_t> shape,
-                       const py::buffer& frame) {
-  Container header{dtype_of_number(element), complex, BoundKind::kLossless, 0, 0, std::move(shape)};
+py::bytes write_framed(int element, bool complex, int kind, double asked, double bound,
+                       std::vector<uint64_t> shape, const py::buffer& frame) {
+  Container header{dtype_of_number(element), complex, kind_of(kind), asked, bound,
+                   std::move(shape)};
   header.framed = true;
   const std::vector<std::byte> out = header.write_framed(Bytes(frame).span());
   return {reinterpret_cast<const char*>(out.data()), out.size()};
@@ -350,7 +351,8 @@ void bind(py::module_& module) {
       },
       py::arg("memory"));
   module.def("bounded_write_framed", &write_framed, py::arg("element"), py::arg("complex"),
-             py::arg("shape"), py::arg("frame"));
+             py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),
+             py::arg("frame"));
   module.def(
       "bounded_repeats",
       [](const at::Tensor& x) {

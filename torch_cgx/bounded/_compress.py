@@ -11,8 +11,10 @@ from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._bound import LOSSLESS, Bound, bound_of, maps_of
 from torch_cgx.bounded._coarse import Note, warn_of_relative
+from torch_cgx.bounded._decompress import decode_into
 from torch_cgx.bounded._entropy import Coder
 from torch_cgx.bounded._memory import LARGE
+from torch_cgx.bounded._payload import open_payload
 from torch_cgx.bounded._threads import each
 from torch_cgx.bounded._whole import compress_whole, repeats
 
@@ -69,12 +71,18 @@ def compress_noting(
     reals = _dtypes.reals_of(tensor)
     bound = bound_of(reals, max_error, relative, pointwise)
     note(reals, bound)
-    if bound.kind == LOSSLESS and repeats(reals):
-        reals = reals.cpu()
-        blocks = _in_blocks(reals, bound, shape, dtype)
-        framed = compress_whole(reals, shape, dtype)
-        return framed if framed.numel() < blocks.numel() else blocks
-    return _in_blocks(reals, bound, shape, dtype)
+    if not repeats(reals):
+        return _in_blocks(reals, bound, shape, dtype)
+    reals = reals.cpu()
+    blocks = _in_blocks(reals, bound, shape, dtype)
+    if bound.kind != LOSSLESS:
+        # What the blocks stand for is within the bound, and repeats as the values do, or more so.
+        opened = open_payload(blocks)
+        rounded = torch.empty_like(reals)
+        decode_into(opened, 0, opened.reals, rounded)
+        reals = rounded
+    framed = compress_whole(reals, bound, shape, dtype)
+    return framed if framed.numel() < blocks.numel() else blocks
 
 
 def _in_blocks(

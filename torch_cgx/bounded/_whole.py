@@ -8,6 +8,7 @@ import torch
 
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
+from torch_cgx.bounded._bound import Bound
 from torch_cgx.bounded._entropy import lent
 from torch_cgx.bounded._payload import Payload, PayloadError
 
@@ -27,13 +28,21 @@ def repeats(reals: torch.Tensor) -> bool:
     return any(_C.bounded_repeats(flat[start : start + count].cpu()) for start in starts)
 
 
-def compress_whole(reals: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The payload. reals: contiguous, on the CPU."""
+def compress_whole(
+    reals: torch.Tensor, bound: Bound, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """The payload. reals: contiguous, on the CPU, within the bound of what was asked for."""
     with lent() as entropy:
         frame = entropy.compress_bytes(reals.view(-1).view(torch.uint8).numpy().data)
     element = _dtypes.ELEMENTS[reals.dtype]
     payload = _C.bounded_write_framed(
-        element, dtype in _dtypes.REAL_TYPES, list(shape), memoryview(frame)
+        element,
+        dtype in _dtypes.REAL_TYPES,
+        bound.kind,
+        bound.asked,
+        bound.value,
+        list(shape),
+        memoryview(frame),
     )
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8)
 

@@ -87,9 +87,7 @@ std::vector<std::byte> Container::write(std::span<const std::span<const std::byt
     for (const auto& block : blocks) append(out, static_cast<uint32_t>(block.size()));
     own.assign(blocks.begin(), blocks.end());
   } else {
-    if (kind != BoundKind::kLossless) append(out, asked);
-    if (kind == BoundKind::kRelative) append(out, bound);
-    for (const uint64_t dim : shape) append_number(out, dim);
+    write_rest(out);
     std::span<const std::byte> before;
     uint64_t same = 0;
     const auto end_run = [&] {
@@ -117,6 +115,13 @@ std::vector<std::byte> Container::write(std::span<const std::span<const std::byt
   return out;
 }
 
+// Bounds and shape, in version 3.
+void Container::write_rest(std::vector<std::byte>& out) const {
+  if (kind != BoundKind::kLossless) append(out, asked);
+  if (kind == BoundKind::kRelative) append(out, bound);
+  for (const uint64_t dim : shape) append_number(out, dim);
+}
+
 std::vector<std::byte> Container::write_framed(std::span<const std::byte> frame) const {
   std::vector<std::byte> out;
   for (const char c : kMagic) append(out, c);
@@ -125,7 +130,7 @@ std::vector<std::byte> Container::write_framed(std::span<const std::byte> frame)
   append(out, static_cast<uint8_t>(kind));
   append(out, static_cast<uint8_t>(shape.size()));
   append(out, uint32_t{0});
-  for (const uint64_t dim : shape) append_number(out, dim);
+  write_rest(out);
   append_number(out, frame.size());
   Checksum checksum(out);
   const size_t begin = out.size();
@@ -171,10 +176,9 @@ Container read_kinds(std::span<const std::byte> payload) {
   const int type = header.framed ? whole_type - kFramed : whole_type;
   const int element = type % kComplex;
   header.complex = type >= kComplex;
-  if (type >= 2 * kComplex || (header.framed && kind != 0) || element < 1 ||
-      element > kLastElement || (header.complex && (element > 3))) {
-    throw PayloadError(
-        str_of("the payload's type is ", whole_type, ", which the format does not know"));
+  if (type >= 2 * kComplex || element < 1 || element > kLastElement ||
+      (header.complex && (element > 3))) {
+    throw PayloadError(str_of("the payload's type is ", whole_type, ", which the format does not know"));
   }
   header.element = element_of(element);
   if (kind > kLastBoundKind)

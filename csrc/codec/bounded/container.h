@@ -18,7 +18,7 @@
 //
 // With 128 in the type, all values are one frame of the entropy coder: instead of the table and the
 // blocks come the number of its bytes, the frame and the CRC-32C of the frame. It finds what repeats far
-// away; only lossless payloads have it.
+// away. With a bound the values are those that blocks would have given.
 //
 // Versions 1 and 2 have 16, a number of 32 bits, at 12, then both bounds, the shape in 64 bits a
 // dimension, and the bytes of each block in 32.
@@ -60,6 +60,9 @@ struct Container {
   std::vector<std::byte> write_framed(std::span<const std::byte> frame) const;
   /// Zeros that follow so many bytes of header, table and blocks.
   size_t padding(size_t bytes) const;
+
+ private:
+  void write_rest(std::vector<std::byte>& out) const;
 };
 
 /// A payload's header, and where its blocks are.

@@ -228,7 +228,7 @@ void Encoder::begin(const Looked& looked, size_t n) {
   symbol_form_ = SymbolForm{};
   windowed_ = 0;
   field_.clear();
-  again_ = false;
+  again_ = few_words_ = needs_values_ = false;
 }
 
 void Encoder::encode(const std::byte* x, size_t n) {
@@ -242,7 +242,7 @@ Form Encoder::choose_form(const Looked& looked, size_t n) {
   begin(looked, n);
   with_word(maps_->element(), [&]<typename Word>() { choose_words<Word>(); });
   use(symbol_form_);
-  return {header_, symbol_form_, header_.map == Map::kGrid ? grid_.inverse : 0};
+  return {header_, symbol_form_, header_.map == Map::kGrid ? grid_.inverse : 0, needs_values_};
 }
 
 void Encoder::adopt(const Form& form, const Made& made, size_t n) {
@@ -354,7 +354,7 @@ std::span<const std::byte> Encoder::rearranged(Rearranged way) {
   const size_t each = size_of(maps_->element());
   if (!can_rearrange(way, n_)) return {};
   rearranged_.resize(n_ * each);
-  rearrange(way, x_, n_, each, rearranged_.data());
+  rearrange(way, again_values_, n_, each, rearranged_.data());
   return rearranged_;
 }
 

@@ -41,6 +41,7 @@ struct Form {
   BlockHeader header;
   SymbolForm symbol_form;
   double inverse = 0;  // 1 / header.step
+  bool needs_values = false;  // the block is encoded from its values
 };
 
 /// Output of the kernels for a block, by its form. Planes of bytes and of bits are `stride` and
@@ -167,6 +168,8 @@ class Encoder {
   template <typename Word>
   void choose_own();
   template <typename Word>
+  void round_values();
+  template <typename Word>
   size_t to_palette(const Slice& slice, Word* words);
   template <typename Word>
   size_t to_multiples(const Slice& slice, Word* words);
@@ -211,6 +214,9 @@ class Encoder {
   Multiples multiples_;
   std::vector<std::byte> own_;  // the block's own map; of kMostly, what follows the map
   bool again_ = false;
+  bool few_words_ = false, needs_values_ = false;
+  std::vector<std::byte> rounded_;  // the values that words stand for
+  const std::byte* again_values_ = nullptr;
   std::vector<std::byte> rearranged_;
   std::vector<std::byte> content_, low_, block_;
   ans::Windowed windows_;

@@ -268,11 +268,6 @@ bool Encoder::needs_values(const Looked& looked, size_t n, std::span<const uint3
   const FloatMode mode;
   begin(looked, n);
   if (looked.seen.differ == 0) return false;
-  if (maps_->bounded() == Map::kOrder && maps_->version() >= 3) {
-    const Suggested suggested =
-        suggested_by(maps_->element(), [&](const Look& look) { look_at_sample(look); });
-    if (suggested.any()) return true;
-  }
   if (places.empty()) return false;
   const size_t bytes = size_of(maps_->element());
   return promise([&](size_t i) {

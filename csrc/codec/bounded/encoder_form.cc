@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "codec/bounded/bytes.h"
@@ -152,6 +153,32 @@ int64_t Encoder::least_exponent() const {
   return std::isfinite(least) ? exponent_of(least) : 0;
 }
 
+namespace {
+
+// Whether a sample has so few words that it repeats them, far from each other: those next to each
+// other are what symbols are for.
+bool are_few(const std::vector<int64_t>& words) {
+  constexpr size_t kSlots = 4096;
+  static_assert(kSlots >= 2 * kSampled);
+  std::vector<int64_t> slots(kSlots);
+  std::vector<uint8_t> used(kSlots);
+  size_t distinct = 0;
+  int64_t least = INT64_MAX, greatest = INT64_MIN;
+  for (const int64_t word : words) {
+    least = std::min(least, word);
+    greatest = std::max(greatest, word);
+    size_t slot = static_cast<size_t>((static_cast<uint64_t>(word) * 0x9e3779b97f4a7c15) >> 52);
+    while (used[slot] != 0 && slots[slot] != word) slot = (slot + 1) % kSlots;
+    distinct += used[slot] ^ 1;
+    used[slot] = 1;
+    slots[slot] = word;
+  }
+  const double span = static_cast<double>(greatest) - static_cast<double>(least);
+  return distinct * 3 < words.size() && span > 3 * static_cast<double>(distinct);
+}
+
+}  // namespace
+
 // A map, and the form of the symbols for it. The map with a bound is not always the shorter one: where neighbours
 // are farther apart than the bound, the values' own order is as good and has no gaps.
 template <typename Word>
@@ -176,6 +203,9 @@ void Encoder::choose_map(const Seen& seen) {
     const double share = static_cast<double>(specials) / static_cast<double>(sample.words.size());
     best = symbol_form_.bits + share * (kPlaceBits + 8 * static_cast<double>(size_of(element)));
     alone = alone && share < 0.02;
+    // Words that are close have short symbols.
+    few_words_ = header_.map == Map::kGrid && !header_.signed_zero && symbol_form_.bits > 3 &&
+                 are_few(sample.words);
   }
   if (header_.map == Map::kOrder || !alone) {
     const BlockHeader bounded = header_;
@@ -189,15 +219,30 @@ void Encoder::choose_map(const Seen& seen) {
   }
 }
 
-// Lossless blocks of few values, or of multiples: a map of their own, if it promises fewer bits.
+// Blocks of few values, or of multiples: a map of their own, if it promises fewer bits. Such maps lose
+// nothing. With a bound, values that its map makes the same are the same: a block of few words is one
+// of few values.
 template <typename Word>
 void Encoder::choose_own() {
-  if (maps_->bounded() != Map::kOrder || maps_->version() < 3 || looked_.values == nullptr) return;
+  if (maps_->version() < 3) return;
   const DType element = maps_->element();
-  const Suggested suggested =
-      suggested_by(element, [&](const Look& look) { look_at_sample(look); });
-  if (!suggested.any()) return;
+  Suggested suggested = suggested_by(element, [&](const Look& look) { look_at_sample(look); });
+  needs_values_ = suggested.any() || few_words_;
+  const std::byte* const original = looked_.values;
+  if (!needs_values_ || original == nullptr) return;
+  if (few_words_ && header_.map == Map::kGrid) {
+    round_values<Word>();
+    const Suggested exact = suggested;
+    suggested = suggested_by(element, [&](const Look& look) { look_at_sample(look); });
+    suggested.multiples = exact.multiples;
+    suggested.rows = exact.rows;
+  }
+  if (!suggested.any()) {
+    looked_.values = x_ = original;
+    return;
+  }
   again_ = suggested.again;
+  again_values_ = looked_.values;
   if (suggested.mostly && look_at_most<Word>()) return;
   BlockHeader best_header = header_;
   SymbolForm best_form = symbol_form_;
@@ -222,18 +267,22 @@ void Encoder::choose_own() {
   };
   std::vector<std::byte> own;
   Multiples chosen;
+  // Multiples are exact, and of the values as they are.
+  const std::byte* const rounded = looked_.values;
   const auto consider_multiples = [&](Multiples multiples) {
     multiples_ = std::move(multiples);
     own.clear();
     multiples_.write(own);
     if (consider(Map::kMultiples, own)) chosen = multiples_;
   };
+  looked_.values = x_ = original;
   if (suggested.multiples) consider_multiples(*suggested.multiples);
   if (suggested.rows) {
     if (auto rows = row_multiples(element, looked_.values, n_, geometry_)) {
       consider_multiples(std::move(*rows));
     }
   }
+  looked_.values = x_ = rounded;
   if (suggested.palette && palette_.make(element, looked_.values, n_)) {
     own.clear();
     palette_.palette().write(own);
@@ -244,6 +293,32 @@ void Encoder::choose_own() {
   symbol_form_ = best_form;
   own_ = std::move(best_own);
   again_ = again_ && !is_own(header_.map);
+  // Only a palette is of the rounded values: all others keep to the bound by themselves.
+  if (header_.map != Map::kPalette) looked_.values = x_ = original;
+}
+
+// Replaces the values by what their words stand for; values that are special stay.
+template <typename Word>
+void Encoder::round_values() {
+  using Value = ValueOf<Word>;
+  const size_t bytes = sizeof(Value);
+  rounded_.assign(looked_.values, looked_.values + n_ * bytes);
+  places_.clear();
+  specials_.clear();
+  Word words[kSlice];
+  for (size_t first = 0; first < n_; first += kSlice) {
+    const size_t n = std::min(kSlice, n_ - first);
+    places_.clear();
+    specials_.clear();
+    map_words<Word>({looked_.values + first * bytes, 0, n, true}, words);
+    auto* const to = reinterpret_cast<Value*>(rounded_.data() + first * bytes);
+    word_loops<Word>().from_grid(words, n, header_.step, nullptr, kMostWord<Word>, to);
+    for (size_t i = 0; 2 * i < places_.size(); ++i) {
+      const auto place = get<uint16_t>(places_.data(), 2 * i);
+      std::memcpy(to + place, specials_.data() + i * bytes, bytes);
+    }
+  }
+  looked_.values = x_ = rounded_.data();
 }
 
 // Blocks of one value, but for a few others: these, and where they are.

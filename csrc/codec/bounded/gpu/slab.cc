@@ -172,6 +172,7 @@ bool Slab::choose_form(Encoder& encoder, size_t block, const std::byte* looked,
   encoder.place(field.geometry);
   field.needs_values = encoder.needs_values(known, n, field.places, values);
   chosen_[block] = encoder.choose_form(known, n);
+  field.needs_values = field.needs_values || chosen_[block].needs_values;
   BlockForm& form = forms_[block] = form_of(chosen_[block].header, n);
   form.value = static_cast<int64_t>(block * kBlockValues);
   form.inverse = chosen_[block].inverse;
