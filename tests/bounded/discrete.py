@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from tests.bounded import adversary, reader
+from tests.bounded.forged import both_read
 from tests.bounded.helpers import same_bits
 from torch_cgx import bounded
 
@@ -30,6 +31,16 @@ def check(x: torch.Tensor, *, second: bool = True, **bound: float) -> bounded.In
         whole = adversary.bits_of(x).astype(f"i{bits.itemsize}").view(bits.dtype)
         np.testing.assert_array_equal(whole, bits)
     return bounded.info(payload)
+
+
+def within(x: torch.Tensor, second: bool = True, **bound: float) -> set[str]:
+    """x comes back within the bound. second: with the reader in numpy, too. The maps of its blocks."""
+    payload = bounded.compress(x, **bound)
+    y = bounded.decompress(payload)
+    assert (wrong := adversary.violation(x, y, bound)) is None, (x.dtype, x.shape, bound, wrong)
+    if second:
+        both_read(payload.numpy().tobytes())
+    return maps(bounded.info(payload))
 
 
 def maps(info: bounded.Info) -> set[str]:

@@ -53,7 +53,7 @@ def read(payload: bytes) -> tuple[dict, np.ndarray]:
     framed, kind_of_value = divmod(kind_of_value, 128)
     element, parts = kind_of_value % 64, 2 if kind_of_value >= 64 else 1
     assert 1 <= element <= (3 if parts == 2 else 13) and kind <= POINTWISE
-    assert not framed or (version == 3 and kind == LOSSLESS)
+    assert not framed or version == 3
     if version < 3:
         assert data.one("I") == 16
         asked, bound = data.one("d"), data.one("d")
@@ -64,6 +64,7 @@ def read(payload: bytes) -> tuple[dict, np.ndarray]:
         shape = tuple(data.number() for _ in range(dims))
     assert np.isfinite(asked) and not np.signbit(asked)
     assert kind in (LOSSLESS, RELATIVE) or asked == bound
+    assert kind == LOSSLESS or element <= 4
     count = parts
     for dim in shape:
         count *= dim
@@ -268,7 +269,7 @@ def read_field(data, element, kind, bound, out, version):
     number = {1: np.float32, 2: np.float64}.get(element)
     how, lossless = None, exact(element, kind, bound)
     words_only = number is None or (kind == POINTWISE and not lossless)
-    if words_only or (lossless and data.peek() in OWN):
+    if words_only or data.peek() in OWN:
         how, wide, *how_far = data.byte(), data.byte(), data.byte(), data.one("q")
         how = how, *how_far
         assert how[0] != GRID

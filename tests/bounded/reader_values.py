@@ -41,7 +41,7 @@ def check_map(how, element, kind, bound, n, version):
     """
     how, shift, origin = how
     if how in OWN:
-        assert version == 3 and exact(element, kind, bound) and shift == 0
+        assert version == 3 and shift == 0
         assert (how == PALETTE or element <= 2) and 1 <= origin <= 10 * n + 32
         return origin
     bounded = {3: LATTICE, 4: LATTICE}.get(element, LOG_GRID if kind == POINTWISE else GRID)

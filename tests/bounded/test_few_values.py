@@ -20,6 +20,7 @@ from tests.bounded.discrete import (
     mostly,
     picked,
     rows_of_multiples,
+    within,
 )
 from tests.bounded.helpers import gaussian, same_bits
 from torch_cgx import _C, bounded
@@ -270,3 +271,42 @@ def test_bounds_that_no_map_takes(dtype: torch.dtype, bound: dict[str, float]) -
     found.append(check(wave, **bound))
     assert set().union(*map(maps, found)) == {"palette", "multiples", "field"}
     assert found[0].bound != "lossless"
+
+
+# ---- with a bound
+
+SOME_BOUNDS = [{"max_error": 0.01}, {"relative": 1e-4}, {"pointwise": 1e-3}]
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("bound", SOME_BOUNDS, ids=str)
+def test_few_values_within_a_bound(dtype: torch.dtype, bound: dict[str, float]) -> None:
+    """Noise below the bound does not hide that they are few."""
+    rng = np.random.default_rng(5)
+    x = picked(torch.from_numpy(rng.normal(0, 100, 40)), BLOCK + 3000)
+    quiet = x * (1 + torch.from_numpy(rng.uniform(-1e-6, 1e-6, len(x))))
+    for values in (x, quiet.abs() + 1, x * 1e6):
+        few = values.clone().to(dtype)
+        few[7], few[100], few[200] = torch.nan, -0.0, torch.inf
+        within(few, **bound)
+    if "max_error" in bound:
+        assert "palette" in within(quiet.to(dtype), **bound)
+        assert 8 * bounded.compress(quiet.to(dtype), **bound).numel() < 5.6 * len(x)
+
+
+@pytest.mark.parametrize("bound", SOME_BOUNDS, ids=str)
+def test_other_maps_within_a_bound(bound: dict[str, float]) -> None:
+    for x in (
+        rows_of_multiples(30, 100),
+        decimals(3000, 2, torch.float64) / 7e3,
+        decimals(3000, 3, torch.float32),
+        mostly(70_000, 1.5, {0: 2.0, 69_999: 3.0}, torch.float32),
+        mostly(70_000, 0.0, {5: torch.nan, 6: 1e30}, torch.float64),
+        again(16_000, 512),
+        again(16_000, 512).to(torch.bfloat16),
+    ):
+        within(x, **bound)
+    # Noise below the bound, and values that stand for others.
+    x = mostly(70_000, 1.5, {9: 2.0, 69_999: 3.0}, torch.float32)
+    noise = torch.rand(70_000, generator=torch.Generator().manual_seed(6)) * 1e-5
+    within(x + noise, **bound)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tests.bounded import adversary
+from tests.bounded.discrete import within as check
+from tests.bounded.forged import both_read
 from tests.bounded.images import image, mask, smooth
-from tests.bounded.test_numbers import both_read
 from torch_cgx import _C, bounded
 
 # Fills make the range of relative bounds wide.
@@ -26,16 +27,6 @@ REAL = (torch.float32, torch.float64)
 
 def maps_of(payload: torch.Tensor) -> set[str]:
     return {block.map for block in bounded.info(payload).blocks}
-
-
-def check(x: torch.Tensor, second: bool = True, **bound: float) -> set[str]:
-    """The maps of x's blocks. second: with the reader in numpy, too."""
-    payload = bounded.compress(x, **bound)
-    y = bounded.decompress(payload)
-    assert (wrong := adversary.violation(x, y, bound)) is None, (x.dtype, x.shape, bound, wrong)
-    if second:
-        both_read(payload.numpy().tobytes())
-    return maps_of(payload)
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)

@@ -144,6 +144,8 @@ def test_frames() -> None:
     assert both_read(framed(64 + 1, [50], frame))[49] == 98 + 99j
     assert both_read(framed(5, [400], frame)).dtype == torch.uint8
     both_read(framed(1, [100], frame_of(values, write_content_size=False)))
+    for kind in (1, 3):
+        assert both_read(framed(1, [4, 25], frame, kind=kind))[3, 24] == 99
     checked = bytearray(framed(1, [100], frame))
     for at in range(len(checked)):
         checked[at] ^= 1
@@ -167,8 +169,9 @@ def test_frames() -> None:
         (framed(1, [100], frame, length=0), "goes on after its end"),
         (framed(1, [100], frame, crc=bytes(4)), "checksum of the payload's frame differs"),
         (framed(1, [100], frame, padding=1), "goes on after its end"),
-        (framed(1, [100], frame, kind=1), "type is 129"),
         (framed(1, [100], frame, version=2), "type is 129"),
+        (framed(5, [400], frame, kind=1), "whole numbers have no bound"),
+        (framed(1, [100], frame, kind=4), "kind of bound is 4"),
         (framed(0, [100], frame), "type is 128"),
         (framed(14, [100], frame), "type is 142"),
         (framed(64 + 5, [200], frame), "type is 197"),

@@ -95,7 +95,7 @@ def test_headers_of_palettes() -> None:
         both_refuse(parts.payload(), "the map of a block is 7")
     for bound in ({"max_error": 0.5}, {"relative": 0.5}, {"pointwise": 0.1}):
         parts = forge.of_words(plain(torch.float32, N, **bound), words, own=own, map=7)
-        both_refuse(parts.payload(), "the map of a block is 7")
+        both_read(parts.payload())
 
 
 def test_a_bool_of_a_palette() -> None:
@@ -175,7 +175,7 @@ def test_types_without_multiples() -> None:
         payload = words_of(multiples(1.0), [0, 1] * 50, dtype, 8)
         both_refuse(payload, "the map of a block is 8")
     with_bound = forge.of_words(plain(max_error=0.5), [1] * N, own=multiples(1.0), map=8)
-    both_refuse(with_bound.payload(), "the map of a block is 8")
+    assert (both_read(with_bound.payload()) == 1).all()
 
 
 # ---- fields of words

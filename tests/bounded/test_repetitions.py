@@ -21,6 +21,7 @@ from tests.bounded.discrete import (
     mostly,
     picked,
     rows_of_multiples,
+    within,
 )
 from tests.bounded.helpers import gaussian, same, same_bits
 from tests.distributed import run_pooled
@@ -123,6 +124,21 @@ def test_values_that_do_not_repeat_have_blocks() -> None:
         gaussian(512, 600).sort()[0],
     ):
         assert "frame" not in maps(check(x, second=False))
+
+
+@pytest.mark.parametrize("bound", [{"max_error": 0.5}, {"relative": 1e-3}, {"pointwise": 0.01}])
+def test_rows_that_repeat_within_a_bound(bound: dict[str, float]) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = repeated(700, 501, dtype)
+        x[3, 4], x[5, 6], x[8, 8] = torch.nan, -0.0, torch.inf
+        assert within(x, **bound) == {"frame"}
+        info = bounded.info(bounded.compress(x, **bound))
+        assert info.checksum_ok and info.ratio > 1.05 * bounded.info(lossless(x)).ratio
+    x = torch.view_as_complex(repeated(900, 2 * 201, torch.float32).view(900, 201, 2))
+    payload = bounded.compress(x, **bound)
+    assert maps(bounded.info(payload)) == {"frame"}
+    some = bounded.decompress(payload, rows=slice(7, 19))
+    assert same_bits(some, bounded.decompress(payload)[7:19])
 
 
 # ---- files, checkpoints, ranks

@@ -49,6 +49,7 @@ def compress_whole(
 
 def decode_whole(opened: Payload, first: int, last: int, reals: torch.Tensor) -> None:
     """Decodes the values [first, last) into a contiguous tensor of a real dtype. PayloadError."""
+    opened.maps()  # refuses a bound that the type does not have
     each = reals.element_size()
     with lent() as entropy:
         try:

@@ -9,6 +9,7 @@
 #include "codec/bounded/encoder.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
+#include "codec/bounded/repeats.h"
 
 namespace cgx::bounded {
 namespace {
@@ -158,22 +159,9 @@ namespace {
 // Whether a sample has so few words that it repeats them, far from each other: those next to each
 // other are what symbols are for.
 bool are_few(const std::vector<int64_t>& words) {
-  constexpr size_t kSlots = 4096;
-  static_assert(kSlots >= 2 * kSampled);
-  std::vector<int64_t> slots(kSlots);
-  std::vector<uint8_t> used(kSlots);
-  size_t distinct = 0;
-  int64_t least = INT64_MAX, greatest = INT64_MIN;
-  for (const int64_t word : words) {
-    least = std::min(least, word);
-    greatest = std::max(greatest, word);
-    size_t slot = static_cast<size_t>((static_cast<uint64_t>(word) * 0x9e3779b97f4a7c15) >> 52);
-    while (used[slot] != 0 && slots[slot] != word) slot = (slot + 1) % kSlots;
-    distinct += used[slot] ^ 1;
-    used[slot] = 1;
-    slots[slot] = word;
-  }
-  const double span = static_cast<double>(greatest) - static_cast<double>(least);
+  const size_t distinct = distinct_of(std::vector<uint64_t>(words.begin(), words.end()));
+  const auto [least, greatest] = std::minmax_element(words.begin(), words.end());
+  const double span = static_cast<double>(*greatest) - static_cast<double>(*least);
   return distinct * 3 < words.size() && span > 3 * static_cast<double>(distinct);
 }
 
@@ -224,8 +212,10 @@ void Encoder::choose_map(const Seen& seen) {
 // of few values.
 template <typename Word>
 void Encoder::choose_own() {
-  if (maps_->version() < 3) return;
   const DType element = maps_->element();
+  // The lattice of 16-bit types is a palette already.
+  const bool lattice = maps_->bounded() == Map::kLattice;
+  if (maps_->version() < 3 || lattice) return;
   Suggested suggested = suggested_by(element, [&](const Look& look) { look_at_sample(look); });
   needs_values_ = suggested.any() || few_words_;
   const std::byte* const original = looked_.values;

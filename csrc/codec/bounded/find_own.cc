@@ -9,6 +9,7 @@
 
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/maps/order.h"
+#include "codec/bounded/repeats.h"
 
 namespace cgx::bounded {
 namespace {
@@ -168,21 +169,9 @@ Suggested suggested_by(DType element, const std::function<void(const Look&)>& ea
     runs.emplace_back(x, x + n * bytes);
     for (size_t i = 0; i < n; ++i) bits.push_back(bits_at(element, x, i));
   });
-  // How many values differ, by a table.
-  constexpr size_t kSlots = 4096;
-  static_assert(kSlots >= 2 * kSampled);
-  std::vector<uint64_t> slots(kSlots);
-  std::vector<uint8_t> used(kSlots);
-  size_t distinct = 0, most = 0;
+  const size_t distinct = distinct_of(bits);
   const uint64_t middle = bits[bits.size() / 2];
-  for (const uint64_t one : bits) {
-    most += one == middle ? 1 : 0;
-    size_t slot = static_cast<size_t>((one * 0x9e3779b97f4a7c15) >> 52);
-    while (used[slot] != 0 && slots[slot] != one) slot = (slot + 1) % kSlots;
-    distinct += used[slot] ^ 1;
-    used[slot] = 1;
-    slots[slot] = one;
-  }
+  const auto most = static_cast<size_t>(std::count(bits.begin(), bits.end(), middle));
   const size_t count = bits.size();
   out.mostly = count >= 64 && most * kMostlyOf >= count * (kMostlyOf - 1);
   // Floating-point numbers hardly meet by accident where they have 32 bits.

@@ -1,17 +1,43 @@
 #include "codec/bounded/repeats.h"
 
-#include <cstdint>
+#include <bit>
+#include <cstring>
 #include <vector>
 
 #include "codec/bounded/bytes.h"
 
 namespace cgx::bounded {
 
+namespace {
+
+constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
+
+}  // namespace
+
+namespace {
+
+// Whether values of a sample are there again, as they are where rows of up to 10^5 values repeat. Short values are, by
+// accident.
+bool values_repeat(std::span<const std::byte> bytes, size_t each) {
+  constexpr size_t kSampled = 2048, kAgain = 3;
+  const size_t n = bytes.size() / each;
+  if (each < 4 || n <= kSampled) return true;
+  std::vector<uint64_t> sample(kSampled);
+  uint64_t place = 0;  // places without a pattern: a stride may never meet the same column of a table
+  for (uint64_t& bits : sample) {
+    place = place * 6364136223846793005 + 1442695040888963407;
+    const size_t at = static_cast<size_t>((place >> 32) * n >> 32) * each;
+    std::memcpy(&bits, bytes.data() + at, each);
+  }
+  return distinct_of(sample) + kAgain <= kSampled;
+}
+
+}  // namespace
+
 bool repeats(std::span<const std::byte> bytes, size_t each) {
   constexpr size_t kLength = 32, kShare = 20, kFew = 64;
   constexpr int kOneOf = 5, kSlotBits = 14;  // one place in 2^5, by its content
-  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
-  if (bytes.size() < kLength) return false;
+  if (bytes.size() < kLength || !values_repeat(bytes, each)) return false;
   std::vector<uint32_t> seen(size_t{1} << kSlotBits);  // marks of what followed such places
   size_t looked = 0, known = 0;
   for (size_t at = 0; at + kLength <= bytes.size(); at += each) {
@@ -28,6 +54,25 @@ bool repeats(std::span<const std::byte> bytes, size_t each) {
     ++looked;
   }
   return looked >= kFew && known * kShare >= looked;
+}
+
+size_t distinct_of(std::span<const uint64_t> numbers) {
+  const int bits = std::bit_width(2 * numbers.size());
+  std::vector<uint64_t> slots(size_t{1} << bits);
+  bool zero = false;  // of which a free slot has the bits
+  size_t distinct = 0;
+  for (const uint64_t number : numbers) {
+    if (number == 0) {
+      distinct += zero ? 0 : 1;
+      zero = true;
+      continue;
+    }
+    size_t slot = static_cast<size_t>((number * kFactor) >> (64 - bits));
+    while (slots[slot] != 0 && slots[slot] != number) slot = (slot + 1) % slots.size();
+    distinct += slots[slot] == 0 ? 1 : 0;
+    slots[slot] = number;
+  }
+  return distinct;
 }
 
 }  // namespace cgx::bounded
