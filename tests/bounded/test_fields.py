@@ -268,3 +268,18 @@ def test_random_fields() -> None:
         bound = {str(kind): float(rng.choice([0, 1e-6, 1e-4, 1e-2, 0.3]))}
         fields += "field" in check(x, **bound)
     assert fields > 25
+
+
+@pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
+def test_what_is_mostly_holes_is_a_field(share: float) -> None:
+    """Their places are a mask, and what is between them is coded by the field's few neighbours."""
+    shape = (200, 300)
+    x = image(shape)
+    gone = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < share
+    for fill in (torch.nan, 1e20):
+        some = torch.where(gone, torch.tensor(fill), x)
+        assert check(some, max_error=1e-3) == {"field"}
+        entropy = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
+        assert 8 * bounded.compress(some, max_error=1e-3).numel() < x.numel() * (
+            1.1 * entropy + 12 * (1 - share) + 0.1
+        )

@@ -18,6 +18,8 @@ namespace {
 constexpr double kLittle = 2.25;
 // Windowed symbols are read more slowly than others: they must be shorter than their entropy by that.
 constexpr double kWorthwhile = 0.97;
+// What they must save, too, of all that is not symbols.
+constexpr double kOfAll = 0.015;
 // Entropies below which they may also be as long, and what their tables take then, in bytes.
 constexpr double kFew = 3.5;
 constexpr double kTables = 256;
@@ -196,11 +198,14 @@ void Encoder::look_at_windows() {
   if (!looks || header_.low == LowBits::kCoded) return;
   const auto* symbols = reinterpret_cast<const uint8_t*>(content_.data());
   center_ = center_of(symbols, n_);
-  windows_.look(symbols, n_, center_);
+  const size_t rest = BlockSizes(header_, maps_->element(), n_).rest + low_.size();
   // Where symbols are few and most are alike, other coders lose what windows do not.
   const bool few = symbol_form_.entropy < kFew || is_own(header_.map);
-  if (windows_.bytes() <
-      (few ? 1 : kWorthwhile) * windows_.bytes_of_one_table() + (few ? kTables : 0)) {
+  const double plain = symbol_form_.entropy / 8 * static_cast<double>(n_);
+  const double share = few ? 1 : kWorthwhile - kOfAll * static_cast<double>(rest) / plain;
+  const double more = few ? kTables : 0;
+  if (!windows_.look(symbols, n_, center_, share, more)) return;
+  if (windows_.bytes() < share * windows_.bytes_of_one_table() + more) {
     windowed_ =
         static_cast<size_t>(windows_.bytes()) + BlockSizes(header_, maps_->element(), n_).rest;
   }

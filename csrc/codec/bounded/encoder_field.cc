@@ -12,6 +12,7 @@
 #include "codec/bounded/field/promise.h"
 #include "codec/bounded/maps/lattice.h"
 #include "codec/bounded/maps/order.h"
+#include "codec/bounded/repeats.h"
 
 namespace cgx::bounded {
 namespace {
@@ -20,6 +21,8 @@ namespace {
 constexpr double kClearly = 0.9, kHeaps = 0.7;
 // Errors of a field this much shorter, in bits, are no accident.
 constexpr double kSure = 0.3;
+// Words of so many bits take about as many as a field of one row, unless its errors are so much shorter.
+constexpr double kLong = 5, kMuch = 1;
 // Whole numbers up to these are predicted in float32, and in float64.
 constexpr int64_t kMostNarrow = int64_t{1} << 20, kMostWide = int64_t{1} << 49;
 // A number that fills holes: a share of the sample has it, ...
@@ -41,17 +44,9 @@ uint64_t Encoder::common_fill() const {
       if (!is_special(element, bits)) sample.push_back(bits);
     }
   });
-  std::sort(sample.begin(), sample.end());
-  uint64_t fill = none;
-  size_t most = std::max<size_t>(sample.size() / kFillOf, 2);
-  for (size_t i = 0; i < sample.size();) {
-    const size_t begin = i;
-    while (i < sample.size() && sample[i] == sample[begin]) ++i;
-    if (i - begin <= most) continue;
-    most = i - begin;
-    fill = sample[begin];
-  }
-  if (fill == none) return none;
+  const Tally tally = tally_of(sample);
+  const uint64_t fill = tally.most;
+  if (tally.count <= std::max<size_t>(sample.size() / kFillOf, 2)) return none;
   std::byte one[8];
   const auto number = [&](uint64_t bits) {
     put_bits(element, one, 0, bits);
@@ -175,7 +170,9 @@ void Encoder::float_field() {
   }
   from.kind = on_grid ? field::Kind::kGrid : field::Kind::kExact;
   from.geometry = geometry_;
-  from.middle = cleaned.middle;
+  // Where a bound is above all values, they become 0.
+  const bool small = on_grid && std::fabs(cleaned.middle) <= maps_->bound();
+  from.middle = small ? T{0} : cleaned.middle;
   from.n = n_;
   from.numbers = cleaned.numbers.data();
   from.values = x_;
@@ -288,6 +285,9 @@ bool Encoder::look_at_field() {
   const size_t bytes = size_of(element);
   const field::Promise promised = promise([&](size_t i) { return x_ + i * bytes; });
   if (!promised.worth_trying()) return false;
+  // A row alone whose words are long anyway.
+  const bool row = geometry_.height == 1, much = promised.field < promised.row - kMuch;
+  if (row && symbol_form_.bits > kLong && !much) return false;
   if (of_words) {
     words_field<Word>();
   } else {

@@ -159,7 +159,7 @@ namespace {
 // Whether a sample has so few words that it repeats them, far from each other: those next to each
 // other are what symbols are for.
 bool are_few(const std::vector<int64_t>& words) {
-  const size_t distinct = distinct_of(std::vector<uint64_t>(words.begin(), words.end()));
+  const size_t distinct = tally_of(std::vector<uint64_t>(words.begin(), words.end())).distinct;
   const auto [least, greatest] = std::minmax_element(words.begin(), words.end());
   const double span = static_cast<double>(*greatest) - static_cast<double>(*least);
   return distinct * 3 < words.size() && span > 3 * static_cast<double>(distinct);

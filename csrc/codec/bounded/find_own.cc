@@ -16,6 +16,8 @@ namespace {
 
 // A palette is looked for where a sample repeats its values so often.
 constexpr size_t kRepeated = 3;
+// Of 16 bits, where it has so many times its different values: they meet by accident.
+constexpr size_t kRepeatedShort = 4;
 // Nearly all values of a sample are the same where at most one in so many is not; and values are there
 // again where at least one in so many is.
 constexpr size_t kMostlyOf = 64, kAgainOf = 40;
@@ -169,14 +171,15 @@ Suggested suggested_by(DType element, const std::function<void(const Look&)>& ea
     runs.emplace_back(x, x + n * bytes);
     for (size_t i = 0; i < n; ++i) bits.push_back(bits_at(element, x, i));
   });
-  const size_t distinct = distinct_of(bits);
-  const uint64_t middle = bits[bits.size() / 2];
-  const auto most = static_cast<size_t>(std::count(bits.begin(), bits.end(), middle));
+  const Tally tally = tally_of(bits);
+  const size_t distinct = tally.distinct;
   const size_t count = bits.size();
-  out.mostly = count >= 64 && most * kMostlyOf >= count * (kMostlyOf - 1);
+  out.mostly = count >= 64 && tally.count * kMostlyOf >= count * (kMostlyOf - 1);
   // Floating-point numbers hardly meet by accident where they have 32 bits.
   out.again = is_floating(element) && bytes >= 4 && (count - distinct) * kAgainOf >= count;
-  out.palette = bytes > 1 && count >= 64 && distinct * kRepeated < count * 2;
+  out.palette = count >= 64 && (bytes > 2    ? distinct * kRepeated < count * 2
+                                : bytes == 2 ? distinct * kRepeatedShort < count
+                                             : false);
   if (element == DType::kFloat32) suggest_multiples<float>(runs, out);
   if (element == DType::kFloat64) suggest_multiples<double>(runs, out);
   return out;

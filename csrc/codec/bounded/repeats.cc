@@ -14,6 +14,24 @@ constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
 
 }  // namespace
 
+Tally tally_of(std::span<const uint64_t> numbers) {
+  const int bits = std::bit_width(2 * numbers.size());
+  std::vector<uint64_t> slots(size_t{1} << bits);
+  std::vector<uint32_t> counts(slots.size());  // 0: the slot is free
+  Tally tally;
+  for (const uint64_t number : numbers) {
+    size_t slot = static_cast<size_t>((number * kFactor) >> (64 - bits));
+    while (counts[slot] != 0 && slots[slot] != number) slot = (slot + 1) % slots.size();
+    slots[slot] = number;
+    const size_t count = ++counts[slot];
+    tally.distinct += count == 1 ? 1 : 0;
+    if (count <= tally.count) continue;
+    tally.count = count;
+    tally.most = number;
+  }
+  return tally;
+}
+
 namespace {
 
 // Whether values of a sample are there again, as they are where rows of up to 10^5 values repeat. Short values are, by
@@ -29,7 +47,7 @@ bool values_repeat(std::span<const std::byte> bytes, size_t each) {
     const size_t at = static_cast<size_t>((place >> 32) * n >> 32) * each;
     std::memcpy(&bits, bytes.data() + at, each);
   }
-  return distinct_of(sample) + kAgain <= kSampled;
+  return tally_of(sample).distinct + kAgain <= kSampled;
 }
 
 }  // namespace
@@ -54,25 +72,6 @@ bool repeats(std::span<const std::byte> bytes, size_t each) {
     ++looked;
   }
   return looked >= kFew && known * kShare >= looked;
-}
-
-size_t distinct_of(std::span<const uint64_t> numbers) {
-  const int bits = std::bit_width(2 * numbers.size());
-  std::vector<uint64_t> slots(size_t{1} << bits);
-  bool zero = false;  // of which a free slot has the bits
-  size_t distinct = 0;
-  for (const uint64_t number : numbers) {
-    if (number == 0) {
-      distinct += zero ? 0 : 1;
-      zero = true;
-      continue;
-    }
-    size_t slot = static_cast<size_t>((number * kFactor) >> (64 - bits));
-    while (slots[slot] != 0 && slots[slot] != number) slot = (slot + 1) % slots.size();
-    distinct += slots[slot] == 0 ? 1 : 0;
-    slots[slot] = number;
-  }
-  return distinct;
 }
 
 }  // namespace cgx::bounded

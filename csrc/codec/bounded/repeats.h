@@ -14,7 +14,14 @@ inline constexpr size_t kRepeatsSeen = size_t{1} << 20;
 /// before, too. each: bytes of a value; places are multiples of it.
 bool repeats(std::span<const std::byte> bytes, size_t each);
 
-/// How many of these numbers differ from all others before them. For samples: it takes up to 4 times their room.
-size_t distinct_of(std::span<const uint64_t> numbers);
+/// Of numbers: how many differ from all before them; the one that is there most often, and how often.
+struct Tally {
+  size_t distinct = 0;
+  uint64_t most = 0;
+  size_t count = 0;
+};
+
+/// For samples: it takes up to 6 times their room.
+Tally tally_of(std::span<const uint64_t> numbers);
 
 }  // namespace cgx::bounded

@@ -12,21 +12,44 @@ namespace {
 // Windows that are tried: images have short ones, gradients long ones.
 constexpr int kShifts[] = {1, 4};
 constexpr int kMostShift = 6;
-// Symbols by which the window is chosen.
-constexpr size_t kTried = 8192;
+// Runs of symbols by which the window is chosen, and how many have each.
+constexpr size_t kRuns = 4, kRun = 2048;
 
 }  // namespace
 
-// Of these symbols, as one part.
-double Windowed::bits_of(const uint8_t* symbols, size_t n, uint8_t center, int shift) {
+// Bits of all symbols by those of some runs. counts_ become theirs, as if all were like them.
+double Windowed::sampled(const uint8_t* symbols, size_t n, uint8_t center, int shift) {
   counts_.assign(kWindowContexts, Counts{});
-  uint32_t mean = 0;
-  for (size_t i = 0; i < n; ++i) {
-    ++counts_[context_of(mean)][symbols[i]];
-    mean = after(mean, size_of_symbol(symbols[i], center), shift);
+  const auto take = [&](size_t first, size_t count) {
+    uint32_t mean = 0;
+    for (size_t i = first; i < first + count; ++i) {
+      ++counts_[context_of(mean)][symbols[i]];
+      mean = after(mean, size_of_symbol(symbols[i], center), shift);
+    }
+  };
+  if (n <= kRuns * kRun) {
+    take(0, n);
+  } else {
+    for (size_t k = 0; k < kRuns; ++k) take((n - kRun) * k / (kRuns - 1), kRun);
+    const auto times = static_cast<uint32_t>(n / (kRuns * kRun));
+    for (Counts& counts : counts_) {
+      for (uint32_t& count : counts) count *= times;
+    }
   }
   return fit(counts_).bits;
 }
+
+namespace {
+
+double bits_of_one_table(const std::vector<Counts>& contexts) {
+  Counts all{};
+  for (const Counts& counts : contexts) {
+    for (size_t s = 0; s < kSymbols; ++s) all[s] += counts[s];
+  }
+  return entropy_of(all);
+}
+
+}  // namespace
 
 // Symbols and contexts in the order of the reader, and the counts of them all.
 void Windowed::take_turns(const uint8_t* symbols, size_t n, uint8_t center) {
@@ -53,25 +76,23 @@ void Windowed::take_turns(const uint8_t* symbols, size_t n, uint8_t center) {
   }
 }
 
-void Windowed::look(const uint8_t* symbols, size_t n, uint8_t center) {
-  const size_t tried = std::min(n, kTried), from = (n - tried) / 2;
-  double best = 1e300;
+bool Windowed::look(const uint8_t* symbols, size_t n, uint8_t center, double share, double more) {
+  double best = INFINITY;
   for (const int shift : kShifts) {
-    const double bits = bits_of(symbols + from, tried, center, shift);
+    const double bits = sampled(symbols, n, center, shift);
     if (bits >= best) continue;
     best = bits;
     shift_ = shift;
   }
-  states_ = states_for(best / 8 * static_cast<double>(n) / static_cast<double>(tried));
+  // A sample rather says too little, as it has few symbols for so many tables. Each window sees the same symbols.
+  if (best > share * bits_of_one_table(counts_) + 8 * more) return false;
+  states_ = states_for(best / 8);
   take_turns(symbols, n, center);
   Fitted fitted = fit(counts_);
   model_ = std::move(fitted.model);
   bytes_ = fitted.bits / 8 + 4 * static_cast<double>(states_) + 4;
-  Counts all{};
-  for (const Counts& counts : counts_) {
-    for (size_t s = 0; s < kSymbols; ++s) all[s] += counts[s];
-  }
-  plain_ = entropy_of(all) / 8;
+  plain_ = bits_of_one_table(counts_) / 8;
+  return true;
 }
 
 void Windowed::write(std::vector<std::byte>& out) const {

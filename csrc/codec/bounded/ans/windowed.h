@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,8 +22,10 @@ namespace cgx::bounded::ans {
 /// A row of symbols on its way. Not thread-safe.
 class Windowed {
  public:
-  /// Looks at n symbols, 1 to 2^16, and keeps what write() needs.
-  void look(const uint8_t* symbols, size_t n, uint8_t center);
+  /// Looks at n symbols, 1 to 2^16, and keeps what write() needs. False: by a sample, they are longer than `share` of
+  /// bytes_of_one_table() and `more` bytes; then bytes() is not known.
+  bool look(const uint8_t* symbols, size_t n, uint8_t center, double share = INFINITY,
+            double more = 0);
 
   /// What write() appends, to 1 % or so, and what it would be if all symbols had one table.
   double bytes() const { return bytes_; }
@@ -32,7 +35,7 @@ class Windowed {
   void write(std::vector<std::byte>& out) const;
 
  private:
-  double bits_of(const uint8_t* symbols, size_t n, uint8_t center, int shift);
+  double sampled(const uint8_t* symbols, size_t n, uint8_t center, int shift);
   void take_turns(const uint8_t* symbols, size_t n, uint8_t center);
 
   int shift_ = 0;

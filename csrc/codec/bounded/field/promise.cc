@@ -11,6 +11,9 @@ namespace cgx::bounded::field {
 namespace {
 
 constexpr size_t kPlaces = 320;
+// What a field must save, in bits a value. A row alone has little that other blocks do not see, least of all without a
+// bound, where they need no predictions.
+constexpr double kRows = 0.02, kRow = 0.25, kExactRow = 3;
 
 }  // namespace
 
@@ -28,7 +31,7 @@ std::vector<uint32_t> promise_places(const Geometry& geometry, size_t n) {
 
 Promise promise_of(const Geometry& geometry, size_t n, double noise,
                    const std::function<double(size_t)>& value) {
-  constexpr Promise kNone{0, 1}, kPerhaps{0, 0};
+  constexpr Promise kNone{0, 1}, kPerhaps{0, -1};
   const auto width = static_cast<std::ptrdiff_t>(geometry.width);
   // Rows and planes that may be looked at around a place.
   const bool rows = geometry.height > 1, planes = geometry.planes(n) > 1;
@@ -85,11 +88,15 @@ Promise promise_of(const Geometry& geometry, size_t n, double noise,
     ++found;
   }
   constexpr size_t kFew = kPlaces / 16;
-  if (found < kFew) return flat + kFew > counted ? kNone : kPerhaps;
+  // Where holes are most of it, a field knows them as a mask.
+  const bool holes = 2 * counted < kPlaces;
+  if (found < kFew) return flat + kFew > counted && !holes ? kNone : kPerhaps;
   const auto least = [&](Way from, Way to) {
     return *std::min_element(sums + from, sums + to) / static_cast<double>(found);
   };
-  return {least(kMean, kAcross), least(kAcross, kWays), rows};
+  return {least(kMean, kAcross), least(kAcross, kWays), rows        ? kRows
+                                                        : noise > 0 ? kRow
+                                                                    : kExactRow};
 }
 
 }  // namespace cgx::bounded::field

@@ -17,16 +17,15 @@ inline constexpr size_t kLeastWidth = 8, kLeastValues = 1024;
 /// field's.
 struct Promise {
   double row = 0, field = 0;
-  bool rows = true;  // there is more than one
-  /// A row alone has little that other blocks do not see: there it must be much.
-  bool worth_trying() const { return field < row - (rows ? 0.02 : 0.25); }
+  double least = 0.02;  // what a field must save
+  bool worth_trying() const { return field < row - least; }
 };
 
-/// value(i): value i of the block as a number; NaN where there is none. noise: of the grid's step, what
-/// errors are no smaller than.
 /// The values that promise_of() may ask for, ascending.
 std::vector<uint32_t> promise_places(const Geometry& geometry, size_t n);
 
+/// value(i): value i of the block as a number; NaN where there is none. noise: of the grid's step, what
+/// errors are no smaller than; 0: there is no grid.
 Promise promise_of(const Geometry& geometry, size_t n, double noise,
                    const std::function<double(size_t)>& value);
 

@@ -32,6 +32,13 @@ struct Of<int64_t> {
   static constexpr Unsigned kInfinity = 0x7ff0000000000000;
 };
 
+template <>
+struct Of<int16_t> {
+  using Unsigned = uint16_t;
+};
+
+#include "codec/bounded/loops/order-inl.h"
+
 // A word in the low bits of a sum with kRounder, and the whole number that it stands for. The word of
 // a number that is out of range gives another number, which is what the check of the bound sees.
 template <typename Word>
@@ -195,29 +202,61 @@ bool to_symbols(const ValueOf<Word>* x, size_t n, const Grid& grid, Word base,
   return true;
 }
 
+// Symbols, kWhole planes of bytes and, with kRest, codes of the bits that are left, in one pass.
+template <typename Word, int kWhole, bool kRest>
+void join_all(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
+              const uint8_t* codes, Word* __restrict residuals) {
+  using U = typename Of<Word>::Unsigned;
+  const int width = low.width;
+  const U offset = static_cast<U>(base);
+  const uint8_t* const second = low.bytes + (kWhole > 1 ? low.byte_stride : 0);
+  for (size_t i = 0; i < n; ++i) {
+    U sum = (static_cast<U>(symbols[i]) << width) + offset;
+    if constexpr (kWhole > 0) sum += static_cast<U>(low.bytes[i]);
+    if constexpr (kWhole > 1) sum += static_cast<U>(second[i]) << 8;
+    if constexpr (kRest) sum += static_cast<U>(codes[i]) << (8 * kWhole);
+    residuals[i] = static_cast<Word>(sum);
+  }
+}
+
 template <typename Word>
 bool join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
           Word* __restrict residuals) {
   using U = typename Of<Word>::Unsigned;
-  const int width = low.width;
-  const U offset = static_cast<U>(base);
-  for (size_t i = 0; i < n; ++i) {
-    residuals[i] = static_cast<Word>((static_cast<U>(symbols[i]) << width) + offset);
+  const int width = low.width, whole = width / 8;
+  const bool rest = width % 8 != 0;
+  alignas(64) uint8_t codes[kSlice];
+  if (rest) planes_to_bits(low.bits, low.bit_stride, n, width % 8, codes);
+  switch (2 * (whole < 2 ? whole : 2) + (rest && whole < 3 ? 1 : 0)) {
+    case 0:
+      join_all<Word, 0, false>(symbols, n, base, low, codes, residuals);
+      break;
+    case 1:
+      join_all<Word, 0, true>(symbols, n, base, low, codes, residuals);
+      break;
+    case 2:
+      join_all<Word, 1, false>(symbols, n, base, low, codes, residuals);
+      break;
+    case 3:
+      join_all<Word, 1, true>(symbols, n, base, low, codes, residuals);
+      break;
+    case 4:
+      join_all<Word, 2, false>(symbols, n, base, low, codes, residuals);
+      break;
+    default:
+      join_all<Word, 2, true>(symbols, n, base, low, codes, residuals);
   }
-  int at = 0;
-  for (; at + 8 <= width; at += 8) {
-    const uint8_t* plane = low.bytes + static_cast<size_t>(at / 8) * low.byte_stride;
+  for (int k = 2; k < whole; ++k) {
+    const uint8_t* plane = low.bytes + static_cast<size_t>(k) * low.byte_stride;
     for (size_t i = 0; i < n; ++i) {
       residuals[i] =
-          static_cast<Word>(static_cast<U>(residuals[i]) + (static_cast<U>(plane[i]) << at));
+          static_cast<Word>(static_cast<U>(residuals[i]) + (static_cast<U>(plane[i]) << (8 * k)));
     }
   }
-  if (at < width) {
-    alignas(64) uint8_t codes[kSlice];
-    planes_to_bits(low.bits, low.bit_stride, n, width - at, codes);
+  if (rest && whole > 2) {
     for (size_t i = 0; i < n; ++i) {
-      residuals[i] =
-          static_cast<Word>(static_cast<U>(residuals[i]) + (static_cast<U>(codes[i]) << at));
+      residuals[i] = static_cast<Word>(static_cast<U>(residuals[i]) +
+                                       (static_cast<U>(codes[i]) << (8 * whole)));
     }
   }
   uint8_t greatest = 0;
@@ -265,7 +304,13 @@ constexpr WordLoops<Word, ValueOf<Word>> make_loops() {
           split<Word>, to_symbols<Word>, join<Word>,      lengths<Word>,    extremes<Word>};
 }
 
-constexpr Loops kLoops{make_loops<int32_t>(), make_loops<int64_t>()};
+template <typename Word, typename Bits>
+constexpr OrderLoops<Word, Bits> make_order() {
+  return {to_order<Word, Bits>, from_order<Word, Bits>};
+}
+
+constexpr Loops kLoops{make_loops<int32_t>(), make_loops<int64_t>(), make_order<int32_t, int16_t>(),
+                       make_order<int32_t, int32_t>(), make_order<int64_t, int64_t>()};
 
 }  // namespace
 }  // namespace CGX_LEVEL

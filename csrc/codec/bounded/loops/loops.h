@@ -84,9 +84,22 @@ struct WordLoops {
   Extremes<Word> (*extremes)(const Word* residuals, const Word* lengths, size_t n, Word longest);
 };
 
+/// The order of floating-point values (maps/order.h). Bits: the signed integers as wide as their type. shift, origin: as
+/// of an Order. Any n.
+template <typename Word, typename Bits>
+struct OrderLoops {
+  /// Words of n values.
+  void (*to)(const Bits* x, size_t n, int shift, int64_t origin, Word* words);
+  /// The inverse. False: no value has one of the words.
+  bool (*from)(const Word* words, size_t n, int shift, int64_t origin, Bits* x);
+};
+
 struct Loops {
   WordLoops<int32_t, float> narrow;
   WordLoops<int64_t, double> wide;
+  OrderLoops<int32_t, int16_t> half_order;
+  OrderLoops<int32_t, int32_t> narrow_order;
+  OrderLoops<int64_t, int64_t> wide_order;
 };
 
 /// The loops of the level in force.

@@ -17,60 +17,39 @@ Bits load(const std::byte* x, size_t i) {
   return bits;
 }
 
-template <typename Word, typename Bits, bool kFloating>
+// Whole numbers.
+template <typename Word, typename Bits>
 void order_all(const std::byte* x, size_t n, const Order& order, Word* words) {
-  using U = std::make_unsigned_t<Bits>;
-  const int shift = order.shift;
-  const U top = static_cast<U>(static_cast<U>(static_cast<U>(~U{0}) >> 1) >> shift);
-  const U origin = static_cast<U>(order.origin);
   for (size_t i = 0; i < n; ++i) {
-    const Bits bits = load<Bits>(x, i);
-    if constexpr (kFloating) {
-      const U magnitude = static_cast<U>(static_cast<U>(bits) >> shift) & top;
-      const Word place = static_cast<Word>(place_of(magnitude, origin, top));
-      words[i] = bits < 0 ? static_cast<Word>(~place) : place;
-    } else {
-      words[i] = static_cast<Word>(static_cast<Bits>(bits >> shift));
-    }
+    words[i] = static_cast<Word>(static_cast<Bits>(load<Bits>(x, i) >> order.shift));
   }
 }
 
-// kChecked: words may be beyond the type. Where it is false all words stand for a value.
-template <typename Word, typename Bits, bool kFloating, bool kChecked>
+template <typename Word, typename Bits>
 bool disorder_all(const Word* words, size_t n, const Order& order, std::byte* x) {
   using U = std::make_unsigned_t<Bits>;
   using W = std::make_unsigned_t<Word>;
   W beyond = 0;
-  const int shift = order.shift;
-  const U top = static_cast<U>(static_cast<U>(static_cast<U>(~U{0}) >> 1) >> shift);
-  const U sign = static_cast<U>(U{1} << (8 * sizeof(U) - 1));
-  const U origin = static_cast<U>(order.origin);
   for (size_t i = 0; i < n; ++i) {
-    U bits;
-    if constexpr (kFloating) {
-      const W whole = static_cast<W>(words[i] < 0 ? ~words[i] : words[i]);
-      if constexpr (kChecked) beyond |= whole & ~static_cast<W>(top);
-      const U place = static_cast<U>(whole & top);
-      bits = static_cast<U>(magnitude_of(place, origin, top) << shift);
-      bits = static_cast<U>(bits | (words[i] < 0 ? sign : U{0}));
-    } else {
-      bits = static_cast<U>(static_cast<U>(words[i]) << shift);
-      if constexpr (kChecked) {
-        const Word back = static_cast<Word>(static_cast<Bits>(bits)) >> shift;
-        beyond |= static_cast<W>(back ^ words[i]);
-      }
-    }
+    const U bits = static_cast<U>(static_cast<U>(words[i]) << order.shift);
+    const Word back = static_cast<Word>(static_cast<Bits>(bits)) >> order.shift;
+    beyond |= static_cast<W>(back ^ words[i]);
     std::memcpy(x + i * sizeof(Bits), &bits, sizeof(Bits));
   }
   return beyond == 0;
 }
 
-template <typename Word, typename Bits, bool kFloating>
-bool disorder(const Word* words, size_t n, const Order& order, std::byte* x) {
-  if (sizeof(Bits) == sizeof(Word) && order.shift == 0) {
-    return disorder_all<Word, Bits, kFloating, false>(words, n, order, x);
+// The loops of a floating-point type with these words.
+template <typename Word, typename Function>
+void with_loops(DType element, Function&& function) {
+  const Loops& all = loops();
+  if constexpr (sizeof(Word) == 8) {
+    function(all.wide_order, int64_t{});
+  } else if (size_of(element) == 4) {
+    function(all.narrow_order, int32_t{});
+  } else {
+    function(all.half_order, int16_t{});
   }
-  return disorder_all<Word, Bits, kFloating, true>(words, n, order, x);
 }
 
 }  // namespace
@@ -187,26 +166,33 @@ Seen look_at(DType element, const std::byte* x, size_t n) {
 
 template <typename Word>
 void to_order(DType element, const std::byte* x, size_t n, const Order& order, Word* words) {
+  if (is_floating(element)) {
+    return with_loops<Word>(element, [&]<typename Bits>(const auto& loops, Bits) {
+      loops.to(reinterpret_cast<const Bits*>(x), n, order.shift, order.origin, words);
+    });
+  }
   with_bits(element, [&]<typename Bits>() {
     if constexpr ((sizeof(Bits) == 8) == (sizeof(Word) == 8)) {
-      if (is_floating(element)) {
-        order_all<Word, Bits, true>(x, n, order, words);
-      } else {
-        order_all<Word, Bits, false>(x, n, order, words);
-      }
+      order_all<Word, Bits>(x, n, order, words);
     }
   });
 }
 
 template <typename Word>
 bool from_order(DType element, const Word* words, size_t n, const Order& order, std::byte* x) {
-  return with_bits(element, [&]<typename Bits>() {
+  bool all = false;
+  if (is_floating(element)) {
+    with_loops<Word>(element, [&]<typename Bits>(const auto& loops, Bits) {
+      all = loops.from(words, n, order.shift, order.origin, reinterpret_cast<Bits*>(x));
+    });
+    return all;
+  }
+  with_bits(element, [&]<typename Bits>() {
     if constexpr ((sizeof(Bits) == 8) == (sizeof(Word) == 8)) {
-      return is_floating(element) ? disorder<Word, Bits, true>(words, n, order, x)
-                                  : disorder<Word, Bits, false>(words, n, order, x);
+      all = disorder_all<Word, Bits>(words, n, order, x);
     }
-    return false;
   });
+  return all;
 }
 
 template void to_order(DType, const std::byte*, size_t, const Order&, int32_t*);
