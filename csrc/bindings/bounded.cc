@@ -112,7 +112,7 @@ Opened open_block(const Decoder& decoder, const py::buffer& block, size_t n) {
 }
 
 // Decodes the values [low, high) of a block into y[first], y[first + 1] and so on.
-void decode(const Decoder& decoder, const Opened& opened, const py::buffer& content, size_t low,
+void decode(Decoder& decoder, const Opened& opened, const py::buffer& content, size_t low,
             size_t high, const at::Tensor& y, size_t first) {
   const size_t n = opened.block.n;
   if (low > high || high > n) {

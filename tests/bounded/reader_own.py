@@ -93,10 +93,12 @@ def from_bytes(data: Cursor, out: np.ndarray) -> None:
     way, n, each = data.byte(), len(out), out.itemsize
     content = np.frombuffer(unpacked(data.take(data.left()), out.nbytes), np.uint8)
     assert way <= 2
+    left = n % 8 if way == 2 else 0
+    planes, rest = content[: (n - left) * each], content[(n - left) * each :]
     if way == 2:
-        assert n % 8 == 0
-        bits = np.unpackbits(content, bitorder="little").reshape(each, 8, n)
-        content = np.packbits(bits, axis=1, bitorder="little")
+        bits = np.unpackbits(planes, bitorder="little").reshape(each, 8, n - left)
+        planes = np.packbits(bits, axis=1, bitorder="little")
     if way != 0:
-        content = content.reshape(each, n).T
+        planes = planes.reshape(each, n - left).T
+    content = np.concatenate([planes.reshape(-1), rest])
     out[:] = np.frombuffer(np.ascontiguousarray(content).tobytes(), out.dtype)

@@ -310,3 +310,14 @@ def test_other_maps_within_a_bound(bound: dict[str, float]) -> None:
     x = mostly(70_000, 1.5, {9: 2.0, 69_999: 3.0}, torch.float32)
     noise = torch.rand(70_000, generator=torch.Generator().manual_seed(6)) * 1e-5
     within(x + noise, **bound)
+
+
+def test_bits_that_repeat_within_numbers() -> None:
+    """Means of 30 days of float32: as float64 their last bits have a period of 4 or 12."""
+    rng = np.random.default_rng(7)
+    days = (5000 + rng.normal(0, 1, (BLOCK + 12_345, 1)).cumsum(0) / 100).astype(np.float32)
+    means = days[:, 0].astype(np.float64) * 7 / 15
+    assert bits_each(torch.from_numpy(means)) < 0.75 * bits_each(
+        torch.from_numpy(means * (1 + 1e-9 * rng.random(len(means))))
+    )
+    assert maps(check(torch.from_numpy(means))) == {"bytes"}

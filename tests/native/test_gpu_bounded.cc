@@ -239,7 +239,7 @@ TEST(gpu_bounded_faults) {
       try {
         bad[0].content.assign(block.begin() + 36,
                               block.end() - static_cast<std::ptrdiff_t>(bounded::kCrcBytes));
-        const bounded::Decoder decoder(maps);
+        bounded::Decoder decoder(maps);
         bad[0].content.resize(decoder.open(block, kValues).content);
       } catch (const ConfigError&) {
         continue;  // refused before any kernel

@@ -103,9 +103,8 @@ class Coder:
             # Perhaps the values are there again, in one of these orders of their bytes.
             least, best = encoder.bytes_with(len(frame)), None
             for way in range(_WAYS):
-                values = encoder.rearranged(way)
-                packed = self._deep.compress(values) if values.nbytes else b""
-                if packed and len(packed) + _BESIDE < least:
+                packed = self._deep.compress(encoder.rearranged(way))
+                if len(packed) + _BESIDE < least:
                     least, best = len(packed) + _BESIDE, (way, packed)
             if best is not None:
                 encoder.finish_bytes(*best, arena, number)

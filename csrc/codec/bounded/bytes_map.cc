@@ -37,6 +37,9 @@ void rearrange(Rearranged way, const std::byte* in, size_t n, size_t each, std::
     return;
   }
   if (way == Rearranged::kBytes) return to_planes(in, n, each, out);
+  const size_t whole = n / 8 * 8;
+  std::memcpy(out + whole * each, in + whole * each, (n - whole) * each);
+  n = whole;
   std::vector<std::byte> planes(n * each);
   to_planes(in, n, each, planes.data());
   const size_t bytes = n / 8;
@@ -58,6 +61,9 @@ void arrange_back(Rearranged way, const std::byte* in, size_t n, size_t each, st
     return;
   }
   if (way == Rearranged::kBytes) return from_planes(in, n, each, out);
+  const size_t whole = n / 8 * 8;
+  std::memcpy(out + whole * each, in + whole * each, (n - whole) * each);
+  n = whole;
   std::vector<std::byte> planes(n * each);
   const size_t bytes = n / 8;
   for (size_t k = 0; k < each; ++k) {

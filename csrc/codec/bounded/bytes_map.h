@@ -10,11 +10,8 @@ namespace cgx::bounded {
 enum class Rearranged : uint8_t { kNot = 0, kBytes = 1, kBits = 2 };
 inline constexpr int kRearranged = 3;
 
-/// Planes of bits are whole bytes of them.
-constexpr bool can_rearrange(Rearranged way, size_t n) {
-  return way != Rearranged::kBits || n % 8 == 0;
-}
-
+/// Planes of bits are whole bytes of them: the last n mod 8 values follow as they are.
+///
 /// n values of `each` bytes; in and out do not overlap.
 void rearrange(Rearranged way, const std::byte* in, size_t n, size_t each, std::byte* out);
 void arrange_back(Rearranged way, const std::byte* in, size_t n, size_t each, std::byte* out);

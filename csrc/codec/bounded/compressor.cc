@@ -180,7 +180,7 @@ class BoundedCompressor final : public Compressor {
   void read(std::span<const std::byte> payload, const PayloadInfo&, void* y) const override {
     const OpenContainer open = OpenContainer::read(payload);
     const Container& header = open.header;
-    const Decoder decoder(maps_for({header.element, header.kind, header.bound, header.version}));
+    Decoder decoder(maps_for({header.element, header.kind, header.bound, header.version}));
     auto* values = static_cast<std::byte*>(y);
     if (header.framed) return read_framed(payload, open, decoder, values);
     for (uint64_t k = 0; k < header.blocks(); ++k) {
@@ -202,7 +202,7 @@ class BoundedCompressor final : public Compressor {
 
   // All values are one frame.
   void read_framed(std::span<const std::byte> payload, const OpenContainer& open,
-                   const Decoder& decoder, std::byte* y) const {
+                   Decoder& decoder, std::byte* y) const {
     if (entropy_ == nullptr) {
       throw ConfigError("compressor bounded: the payload is a frame, which needs an entropy coder");
     }

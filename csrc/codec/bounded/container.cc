@@ -23,9 +23,8 @@ constexpr int kMostPacked = 17;
 // Covers the header and the table, without the checksum itself, and the last bytes of each block.
 class Checksum {
  public:
-  explicit Checksum(std::span<const std::byte> head)
-      : covered_(head.begin(), head.begin() + kCrcAt) {
-    covered_.insert(covered_.end(), head.begin() + kCheckedFrom, head.end());
+  explicit Checksum(std::span<const std::byte> head) : covered_(head.begin(), head.end()) {
+    covered_.erase(covered_.begin() + kCrcAt, covered_.begin() + kCheckedFrom);
   }
   void add_end_of(std::span<const std::byte> block) {
     const auto end = block.last(std::min(block.size(), kCrcBytes));

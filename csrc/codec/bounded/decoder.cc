@@ -173,7 +173,7 @@ OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
   }
   if (maps_->version() >= 3 && map == Map::kBytes) {
     const auto way = body.size() > 1 ? static_cast<int>(body[1]) : kRearranged;
-    if (way >= kRearranged || !can_rearrange(static_cast<Rearranged>(way), n) || body.size() < 3) {
+    if (way >= kRearranged || body.size() < 3) {
       throw PayloadError(str_of("a block of ", n, " values has bytes in the way ", way));
     }
     open.header.map = map;
@@ -293,8 +293,7 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   specials.put(x, bytes);
 }
 
-void Decoder::decode(const OpenBlock& block, std::span<const std::byte> content,
-                     std::byte* x) const {
+void Decoder::decode(const OpenBlock& block, std::span<const std::byte> content, std::byte* x) {
   const FloatMode mode;
   const DType element = maps_->element();
   const size_t bytes = size_of(element);

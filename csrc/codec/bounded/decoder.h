@@ -36,9 +36,18 @@ void unpack_symbols(const OpenBlock& block, std::span<const std::byte> content, 
 /// The nodes of a block with curves, from their bytes. PayloadError.
 void unpack_nodes(const OpenBlock& block, const std::byte* bytes, int32_t* nodes);
 
+namespace field {
+template <typename T>
+class FieldDecoder;
+}  // namespace field
+
+/// Not thread-safe: one decoder a thread. Its memory serves one block after the other.
 class Decoder {
  public:
-  explicit Decoder(std::shared_ptr<const Maps> maps) : maps_(std::move(maps)) {}
+  explicit Decoder(std::shared_ptr<const Maps> maps);
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
 
   const Maps& maps() const { return *maps_; }
 
@@ -47,7 +56,7 @@ class Decoder {
 
   /// Writes block.n values to x, aligned as their type is. `content`: what the frame held; ignored
   /// for a block without a frame.
-  void decode(const OpenBlock& block, std::span<const std::byte> content, std::byte* x) const;
+  void decode(const OpenBlock& block, std::span<const std::byte> content, std::byte* x);
 
  private:
   template <typename Word>
@@ -80,13 +89,19 @@ class Decoder {
   bool has_far_words() const;
   template <typename Word>
   Limits limits_of(const BlockHeader& header) const;
-  void decode_field(std::span<const std::byte> in, size_t n, std::byte* x) const;
+  void decode_field(std::span<const std::byte> in, size_t n, std::byte* x);
+  template <typename T>
+  field::FieldDecoder<T>& fields();
+  template <typename T>
+  void decode_numbers(std::span<const std::byte> in, size_t n, std::byte* x);
   void decode_mostly(std::span<const std::byte> in, size_t n, std::byte* x) const;
   template <typename Word, typename T>
   void decode_word_field(const BlockHeader& header, std::span<const std::byte> in, size_t n,
-                         std::span<const std::byte> own_bytes, std::byte* x) const;
+                         std::span<const std::byte> own_bytes, std::byte* x);
 
   const std::shared_ptr<const Maps> maps_;
+  std::unique_ptr<field::FieldDecoder<float>> narrow_fields_;
+  std::unique_ptr<field::FieldDecoder<double>> wide_fields_;
 };
 
 }  // namespace cgx::bounded

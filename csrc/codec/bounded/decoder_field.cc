@@ -11,13 +11,28 @@
 #include "codec/bounded/maps/order.h"
 
 namespace cgx::bounded {
-namespace {
+
+Decoder::Decoder(std::shared_ptr<const Maps> maps) : maps_(std::move(maps)) {}
+Decoder::~Decoder() = default;
+
+template <typename T>
+field::FieldDecoder<T>& Decoder::fields() {
+  const auto made = [](auto& decoder) -> auto& {
+    if (!decoder) decoder = std::make_unique<field::FieldDecoder<T>>();
+    return *decoder;
+  };
+  if constexpr (sizeof(T) == 4) {
+    return made(narrow_fields_);
+  } else {
+    return made(wide_fields_);
+  }
+}
 
 // Numbers are the values.
 template <typename T>
-void decode_numbers(const Maps& maps, std::span<const std::byte> in, size_t n, std::byte* x) {
-  field::FieldDecoder<T> decoder;
-  const auto decoded = decoder.decode(in, maps.element(), n);
+void Decoder::decode_numbers(std::span<const std::byte> in, size_t n, std::byte* x) {
+  const Maps& maps = *maps_;
+  const auto decoded = fields<T>().decode(in, maps.element(), n);
   if (decoded.kind == field::Kind::kWords) throw PayloadError("a field of words has no map");
   if (decoded.kind == field::Kind::kGrid &&
       (maps.bounded() != Map::kGrid || decoded.step > 2 * maps.bound())) {
@@ -32,13 +47,10 @@ void decode_numbers(const Maps& maps, std::span<const std::byte> in, size_t n, s
   }
 }
 
-}  // namespace
-
 template <typename Word, typename T>
 void Decoder::decode_word_field(const BlockHeader& header, std::span<const std::byte> in, size_t n,
-                                std::span<const std::byte> own_bytes, std::byte* x) const {
-  field::FieldDecoder<T> decoder;
-  const auto decoded = decoder.decode(in, maps_->element(), n);
+                                std::span<const std::byte> own_bytes, std::byte* x) {
+  const auto decoded = fields<T>().decode(in, maps_->element(), n);
   if (decoded.kind != field::Kind::kWords || decoded.holes.count > 0) {
     throw PayloadError("a field of words is of another kind, or has holes");
   }
@@ -87,14 +99,14 @@ void Decoder::decode_mostly(std::span<const std::byte> in, size_t n, std::byte* 
   if (!in.empty()) throw PayloadError("a block goes on behind its last value");
 }
 
-void Decoder::decode_field(std::span<const std::byte> in, size_t n, std::byte* x) const {
+void Decoder::decode_field(std::span<const std::byte> in, size_t n, std::byte* x) {
   const DType element = maps_->element();
   const bool real = element == DType::kFloat32 || element == DType::kFloat64;
   // Words have the number of their map where numbers have their kind, which is less.
   const bool own_words = !in.empty() && is_own(static_cast<Map>(in[0]));
   if (real && maps_->bounded() != Map::kLogGrid && !own_words) {
-    if (element == DType::kFloat32) return decode_numbers<float>(*maps_, in, n, x);
-    return decode_numbers<double>(*maps_, in, n, x);
+    if (element == DType::kFloat32) return decode_numbers<float>(in, n, x);
+    return decode_numbers<double>(in, n, x);
   }
   BlockHeader header;
   const auto map = take<uint8_t>(in), wide = take<uint8_t>(in), shift = take<uint8_t>(in);

@@ -357,7 +357,6 @@ size_t Encoder::bytes_with(size_t frame_bytes) const {
 
 std::span<const std::byte> Encoder::rearranged(Rearranged way) {
   const size_t each = size_of(maps_->element());
-  if (!can_rearrange(way, n_)) return {};
   rearranged_.resize(n_ * each);
   rearrange(way, again_values_, n_, each, rearranged_.data());
   return rearranged_;

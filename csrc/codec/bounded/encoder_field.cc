@@ -38,12 +38,9 @@ uint64_t Encoder::common_fill() const {
   const DType element = maps_->element();
   const uint64_t none = layout_of(element).infinity;
   std::vector<uint64_t> sample;
-  look_at_sample([&](const std::byte* x, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-      const uint64_t bits = bits_at(element, x, i);
-      if (!is_special(element, bits)) sample.push_back(bits);
-    }
-  });
+  look_at_sample([&](const std::byte* x, size_t n) { append_bits(element, x, n, sample); });
+  const FloatLayout layout = layout_of(element);
+  std::erase_if(sample, [&](uint64_t bits) { return is_special(layout, bits); });
   const Tally tally = tally_of(sample);
   const uint64_t fill = tally.most;
   if (tally.count <= std::max<size_t>(sample.size() / kFillOf, 2)) return none;
@@ -77,6 +74,49 @@ struct Cleaned {
   double greatest = 0;  // magnitude
 };
 
+// The same where all that is missing has the same bits: in vectors. False: others are missing, too, and nothing is done.
+template <typename T, typename U>
+bool clean_one_fill(const FloatLayout& layout, U fill, bool on_grid, Cleaned<T>& out) {
+  const U magnitude = static_cast<U>(layout.sign - 1), infinity = static_cast<U>(layout.infinity);
+  const U minus = static_cast<U>(layout.sign);
+  const auto is_missing = [&](U bits) {
+    return (bits & magnitude) >= infinity || bits == minus || bits == fill;
+  };
+  auto& numbers = out.numbers;
+  const size_t n = numbers.size();
+  size_t first = 0;
+  while (first < n && !is_missing(std::bit_cast<U>(numbers[first]))) ++first;
+  if (first == n) return false;
+  const U one = std::bit_cast<U>(numbers[first]);
+  if (on_grid && one == minus) return false;
+  U others = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const U bits = std::bit_cast<U>(numbers[i]);
+    const U missing = ((bits & magnitude) >= infinity ? U{1} : U{0}) |
+                      (bits == minus ? U{1} : U{0}) | (bits == fill ? U{1} : U{0});
+    others |= bits == one ? U{0} : missing;
+  }
+  if (others != 0) return false;
+  auto& is_hole = out.holes.is_hole;
+  is_hole.resize(n);
+  U most = 0, count = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const U bits = std::bit_cast<U>(numbers[i]);
+    const U kept = bits == one ? U{0} : bits;
+    const U size = kept & magnitude;
+    most = size > most ? size : most;
+    count += bits == one ? U{1} : U{0};
+    is_hole[i] = bits == one ? uint8_t{1} : uint8_t{0};
+    numbers[i] = std::bit_cast<T>(kept);
+  }
+  out.holes.fills.push_back(one);
+  out.holes.count = count;
+  const auto known = std::find(is_hole.begin(), is_hole.end(), uint8_t{0});
+  if (known != is_hole.end()) out.middle = numbers[static_cast<size_t>(known - is_hole.begin())];
+  out.greatest = static_cast<double>(std::bit_cast<T>(most));
+  return true;
+}
+
 // on_grid: -0 has no word there.
 template <typename T>
 Cleaned<T> clean(DType element, const std::byte* x, size_t n, uint64_t fill, bool on_grid) {
@@ -103,6 +143,7 @@ Cleaned<T> clean(DType element, const std::byte* x, size_t n, uint64_t fill, boo
     out.greatest = static_cast<double>(std::bit_cast<T>(most));
     return out;
   }
+  if (clean_one_fill<T, U>(layout, filled, on_grid, out)) return out;
   for (size_t i = 0; i < n; ++i) {
     const uint64_t bits = get<U>(x, i * sizeof(T));
     const bool special = is_special(layout, bits), minus_zero = on_grid && bits == layout.sign;
@@ -247,6 +288,14 @@ field::Promise Encoder::promise(const std::function<const std::byte*(size_t)>& v
     // Of whole numbers, too: neighbours that are equal by accident say little. Rows' units are alike.
     const double unit = multiples_.units[multiples_.units.size() / 2];
     noise = multiples_.quotients ? 0.5 / unit : 0.5 * unit;
+  }
+  if (element == DType::kFloat32) {
+    // The same as below, without a look at the type for each of them.
+    const auto filled = static_cast<uint32_t>(fill);
+    return field::promise_of(geometry_, n_, noise, [&](size_t i) -> double {
+      const auto bits = get<uint32_t>(value(i));
+      return bits == filled ? std::numeric_limits<double>::quiet_NaN() : std::bit_cast<float>(bits);
+    });
   }
   return field::promise_of(geometry_, n_, noise, [&](size_t i) {
     const std::byte* const at = value(i);

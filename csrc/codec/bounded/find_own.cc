@@ -169,14 +169,17 @@ Suggested suggested_by(DType element, const std::function<void(const Look&)>& ea
   std::vector<uint64_t> bits;
   each_run([&](const std::byte* x, size_t n) {
     runs.emplace_back(x, x + n * bytes);
-    for (size_t i = 0; i < n; ++i) bits.push_back(bits_at(element, x, i));
+    append_bits(element, x, n, bits);
   });
   const Tally tally = tally_of(bits);
   const size_t distinct = tally.distinct;
   const size_t count = bits.size();
   out.mostly = count >= 64 && tally.count * kMostlyOf >= count * (kMostlyOf - 1);
   // Floating-point numbers hardly meet by accident where they have 32 bits.
-  out.again = is_floating(element) && bytes >= 4 && (count - distinct) * kAgainOf >= count;
+  // One value that is there everywhere, a fill, says nothing of the others.
+  const size_t others = count - tally.count, differ = distinct - 1;
+  out.again = is_floating(element) && bytes >= 4 && others > 0 &&
+              ((others - differ) * kAgainOf >= others || (bytes == 8 && bits_repeat(bits)));
   out.palette = count >= 64 && (bytes > 2    ? distinct * kRepeated < count * 2
                                 : bytes == 2 ? distinct * kRepeatedShort < count
                                              : false);

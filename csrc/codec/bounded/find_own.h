@@ -21,7 +21,7 @@ struct Suggested {
   std::optional<Multiples> multiples;  // of one unit
   bool rows = false;                   // each row may have a unit of its own
   bool mostly = false;                 // nearly all are the same
-  bool again = false;                  // values of a floating-point type are there again
+  bool again = false;                  // values of a floating-point type, or bits in them, are there again
   bool any() const { return palette || multiples || rows || mostly || again; }
 };
 

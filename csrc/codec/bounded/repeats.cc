@@ -1,5 +1,6 @@
 #include "codec/bounded/repeats.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <vector>
@@ -30,6 +31,31 @@ Tally tally_of(std::span<const uint64_t> numbers) {
     tally.most = number;
   }
   return tally;
+}
+
+bool bits_repeat(std::span<const uint64_t> numbers) {
+  constexpr size_t kTogether = 8;   // numbers whose bits at a place make a byte
+  constexpr int kLongest = 12;      // of a period, in bits
+  constexpr double kShare = 0.15;   // of noise it is about 0.05
+  size_t varying = 0, alike = 0;
+  for (size_t at = 0; at + kTogether <= numbers.size(); at += kTogether) {
+    const auto some = numbers.subspan(at, kTogether);
+    uint64_t any = 0, all = ~uint64_t{0};
+    for (const uint64_t x : some) {
+      any |= x;
+      all &= x;
+    }
+    const uint64_t vary = any ^ all;
+    int most = 0;
+    for (int period = 1; period <= kLongest; ++period) {
+      uint64_t same = vary & (vary >> period);
+      for (const uint64_t x : some) same &= ~(x ^ (x >> period));
+      most = std::max(most, std::popcount(same));
+    }
+    varying += static_cast<size_t>(std::popcount(vary));
+    alike += static_cast<size_t>(most);
+  }
+  return static_cast<double>(alike) > kShare * static_cast<double>(varying);
 }
 
 namespace {

@@ -24,4 +24,8 @@ struct Tally {
 /// For samples: it takes up to 6 times their room.
 Tally tally_of(std::span<const uint64_t> numbers);
 
+/// Whether the bits of these numbers repeat within them, as those of fractions do: thirds, or means of 30 days.
+/// Neighbours stand side by side.
+bool bits_repeat(std::span<const uint64_t> numbers);
+
 }  // namespace cgx::bounded

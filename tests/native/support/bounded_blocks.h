@@ -112,7 +112,7 @@ inline EncodedBlock encode_block(const std::shared_ptr<const bounded::Maps>& map
 inline Block decode_block(const std::shared_ptr<const bounded::Maps>& maps,
                           std::span<const std::byte> block, std::span<const std::byte> content,
                           size_t n) {
-  const bounded::Decoder decoder(maps);
+  bounded::Decoder decoder(maps);
   const ExactBytes in(block, block.size() % 5), held(content, content.size() % 3);
   const bounded::OpenBlock open = decoder.open(in.span(), n);
   auto y = std::make_unique<std::byte[]>(n * size_of(maps->element()));

@@ -62,7 +62,7 @@ inline Block decode_on_kernels(const MapsOf& maps, const std::vector<OnKernel>& 
   constexpr size_t kValues = bounded::kBlockValues;
   const size_t bytes = size_of(maps->element());
   Slab slab(maps, values);
-  const bounded::Decoder decoder(maps);
+  bounded::Decoder decoder(maps);
   std::vector<bounded::OpenBlock> opened;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const size_t n = slab.values_of(i), begin = i * kValues;

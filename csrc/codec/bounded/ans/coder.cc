@@ -14,11 +14,10 @@ namespace {
 // How a state takes a symbol in: x becomes (x / frequency << kTotalBits) + x % frequency + start, the
 // quotient by a multiplication (Alverson, 1991), which is exact for all x below 2^31.
 struct Step {
+  uint64_t reciprocal;  // 2^64 / frequency, rounded up
   uint32_t limit;  // from which on a word is put out first; 2^31, which no state reaches: of kTotal
-  uint32_t reciprocal;  // 2^(shift + 31) / frequency, rounded up
-  uint32_t bias;
+  uint16_t bias;
   uint16_t complement;  // kTotal - frequency
-  uint16_t shift;
 };
 
 Step step_of(uint32_t start, uint32_t frequency) {
@@ -27,17 +26,19 @@ Step step_of(uint32_t start, uint32_t frequency) {
   step.complement = static_cast<uint16_t>(kTotal - frequency);
   if (frequency < 2) {
     // The quotient is x - 1 by this multiplication, which the bias mends.
-    step.reciprocal = ~0u;
-    step.shift = 0;
-    step.bias = start + kTotal - 1;
+    step.reciprocal = ~uint64_t{0};
+    step.bias = static_cast<uint16_t>(start + kTotal - 1);
   } else {
-    const int shift = static_cast<int>(std::bit_width(frequency - 1));
-    step.reciprocal =
-        static_cast<uint32_t>(((uint64_t{1} << (shift + 31)) + frequency - 1) / frequency);
-    step.shift = static_cast<uint16_t>(shift - 1);
-    step.bias = start;
+    step.reciprocal = ~uint64_t{0} / frequency + 1;
+    step.bias = static_cast<uint16_t>(start);
   }
   return step;
+}
+
+// The upper half of the product.
+inline uint32_t quotient_of(uint32_t x, uint64_t reciprocal) {
+  __extension__ using Product = unsigned __int128;
+  return static_cast<uint32_t>(static_cast<Product>(reciprocal) * x >> 64);
 }
 
 std::vector<Step> steps_of(const Model& model) {
@@ -93,13 +94,12 @@ void encode(const uint8_t* symbols, const uint8_t* tables, std::span<const uint3
       const Step& step = steps[tables[n + i] * kSymbols + symbols[n + i]];
       uint32_t state = x[i & (states - 1)];
       // Without a branch that nobody can predict.
-      const uint32_t full = state >= step.limit ? 1 : 0;
+      const bool full = state >= step.limit;
       *at = static_cast<uint16_t>(state);
-      at -= full;
-      state >>= 16 * full;
-      const auto quotient = static_cast<uint32_t>(
-          (static_cast<uint64_t>(state) * step.reciprocal) >> 32 >> step.shift);
-      x[i & (states - 1)] = state + step.bias + quotient * step.complement;
+      at -= full ? 1 : 0;
+      state = full ? state >> 16 : state;
+      x[i & (states - 1)] =
+          state + step.bias + quotient_of(state, step.reciprocal) * step.complement;
     }
   }
   const auto* first = at + 1;
@@ -111,7 +111,7 @@ void encode(const uint8_t* symbols, const uint8_t* tables, std::span<const uint3
 }
 
 Reader::Reader(const Model& model, size_t states, std::span<const std::byte> in)
-    : states_count_(states), slots_(model.tables.size() * kTotal) {
+    : states_count_(states), slots_(new uint32_t[model.tables.size() * kTotal]) {
   if (in.size() < 4 * states || in.size() % 2 != 0) {
     throw PayloadError(str_of("coded symbols have ", in.size(),
                               " bytes, allowed: even numbers from ", 4 * states, " on"));
@@ -136,11 +136,11 @@ Reader::Reader(const Model& model, size_t states, std::span<const std::byte> in)
 }
 
 void Reader::read(const uint8_t* tables, size_t n, uint8_t* symbols) {
-  loops().read(stream_, states_count_, slots_.data(), tables, n, symbols);
+  loops().read(stream_, states_count_, slots_.get(), tables, n, symbols);
 }
 
 void Reader::read_windows(size_t n, uint8_t center, int shift, uint8_t* symbols) {
-  loops().read_windows(stream_, states_count_, slots_.data(), table_of_, n, center, shift, symbols);
+  loops().read_windows(stream_, states_count_, slots_.get(), table_of_, n, center, shift, symbols);
 }
 
 void Reader::finish() const {

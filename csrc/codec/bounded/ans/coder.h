@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -56,7 +57,7 @@ class Reader {
 
  private:
   const size_t states_count_;
-  std::vector<uint32_t> slots_;  // see loops.h
+  std::unique_ptr<uint32_t[]> slots_;  // see loops.h
   uint32_t table_of_[kMostContexts];
   uint32_t states_[kMostStates];
   Stream stream_;

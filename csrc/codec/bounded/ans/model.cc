@@ -152,6 +152,26 @@ std::vector<Group> groups_of(std::span<const Counts> counts) {
 
 }  // namespace
 
+TablesOf::TablesOf(std::span<const uint8_t> table_of) {
+  for (size_t k = 0; k < from_.size(); ++k) {
+    const auto first = std::upper_bound(table_of.begin(), table_of.end(), static_cast<uint8_t>(k));
+    // No context is so great.
+    from_[k] = first == table_of.end() ? uint8_t{255}
+                                       : static_cast<uint8_t>(first - table_of.begin());
+  }
+}
+
+void TablesOf::map(const uint8_t* contexts, size_t n, uint8_t* out) const {
+  const auto from = from_;
+  // Each value by itself: it may be done in place, and in vectors.
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) {
+    uint8_t table = 0;
+    for (const uint8_t first : from) table = static_cast<uint8_t>(table + (contexts[i] >= first));
+    out[i] = table;
+  }
+}
+
 double entropy_of(const Counts& counts) {
   double sum = 0;
   uint32_t total = 0;

@@ -34,6 +34,19 @@ struct Model {
   static Model read(std::span<const std::byte>& in);
 };
 
+/// Tables by contexts, where each table has contexts that follow each other, as in a model.
+class TablesOf {
+ public:
+  TablesOf() = default;
+  /// table_of: by context, up to 64.
+  explicit TablesOf(std::span<const uint8_t> table_of);
+  /// Of n contexts. out may be contexts.
+  void map(const uint8_t* contexts, size_t n, uint8_t* out) const;
+
+ private:
+  std::array<uint8_t, kMostTables - 1> from_{};  // the first context of each table but the first
+};
+
 /// A model for symbols with these counts, by context, and what it takes.
 struct Fitted {
   Model model;

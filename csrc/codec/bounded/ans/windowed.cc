@@ -100,8 +100,8 @@ void Windowed::write(std::vector<std::byte>& out) const {
   out.push_back(static_cast<std::byte>(states_));
   model_.write(out);
   std::vector<uint8_t> tables(contexts_.size());
-  std::transform(contexts_.begin(), contexts_.end(), tables.begin(),
-                 [&](uint8_t context) { return model_.table_of[context]; });
+  TablesOf(std::span(model_.table_of).first(kWindowContexts))
+      .map(contexts_.data(), contexts_.size(), tables.data());
   const auto n = static_cast<uint32_t>(tables.size());
   encode(symbols_.data(), tables.data(), {&n, 1}, model_, states_, out);
 }

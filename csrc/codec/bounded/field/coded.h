@@ -57,6 +57,7 @@ class FieldEncoder {
   void begin(const Numbers<T>& from);
   void spread();
   void take(const Row<T>& row);
+  bool take_known(const Row<T>& row, const uint8_t* missing);
   void take_each(const Row<T>& row, const uint8_t* missing);
   void put_rest(ResidualOf<T> residual, int count);
   void write(const Weights (&weights)[kGroups], std::vector<std::byte>& out);
@@ -71,6 +72,7 @@ class FieldEncoder {
   std::vector<uint8_t> missing_;
   std::vector<ResidualOf<T>> residuals_;
   std::vector<uint8_t> tokens_, bins_, row_tokens_, lengths_;
+  std::vector<uint8_t> gone_;
   bool gaps_ = false;            // in this plane something is missing
   size_t count_ = 0;             // of the tokens
   std::vector<uint32_t> rows_;   // tokens of each
@@ -113,7 +115,7 @@ class FieldDecoder {
   BitReader* bits_ = nullptr;
   size_t plane_ = 0, first_ = 0;
   bool gaps_ = false;  // in this plane something is missing
-  uint8_t tables_[kGroups][kBins];
+  ans::TablesOf tables_[kGroups];
   std::vector<uint8_t> missing_, used_, tokens_, gone_;
   std::vector<ResidualOf<T>> residuals_;
   std::vector<T> cells_;

@@ -89,29 +89,30 @@ template <typename T>
 void FieldDecoder<T>::put(const Row<T>& row) {
   const size_t first = first_ + row.at;
   const uint8_t* const missing = gaps_ ? missing_.data() + first : nullptr;
-  const auto& tables = tables_[row.group];
-  bool gaps = false;
+  const ans::TablesOf& tables = tables_[row.group];
+  bool escapes = false;
   if (missing == nullptr) {
-    for (size_t i = 0; i < row.n; ++i) used_[i] = tables[row.bins[i]];
+    tables.map(row.bins, row.n, used_.data());
     reader_->read(used_.data(), row.n, tokens_.data());
-    if (!loops_.short_residuals(tokens_.data(), row.n, residuals_.data())) {
-      gaps = take_long(row, first);
-    }
   } else {
+    // Pointers of its own: bytes that are written might be the members.
+    uint8_t *const gone = gone_.data(), *const used = used_.data(), *const tokens = tokens_.data();
     size_t count = 0;
     for (size_t i = 0; i < row.n; ++i) {
-      gone_[i] = missing[i * row.step];
-      used_[count] = tables[row.bins[i]];
-      count += gone_[i] ^ 1;
+      gone[i] = missing[i * row.step];
+      used[count] = row.bins[i];
+      count += gone[i] ^ 1;
     }
-    reader_->read(used_.data(), count, tokens_.data());
-    gaps = true;
+    tables.map(used, count, used);
+    reader_->read(used, count, tokens);
     // Tokens to their places, from the last one on; holes have one that nothing follows.
     for (size_t i = row.n; i-- > 0;) {
-      count -= gone_[i] ^ 1;
-      tokens_[i] = gone_[i] != 0 ? uint8_t{0} : tokens_[count];
+      count -= gone[i] ^ 1;
+      tokens[i] = static_cast<uint8_t>(tokens[count] & (gone[i] - 1));
     }
-    if (!loops_.short_residuals(tokens_.data(), row.n, residuals_.data())) take_long(row, first);
+  }
+  if (!loops_.short_residuals(tokens_.data(), row.n, residuals_.data())) {
+    escapes = take_long(row, first);
   }
   const Found<T> found{residuals_.data(), row.values, row.size};
   switch (out_->kind) {
@@ -124,16 +125,15 @@ void FieldDecoder<T>::put(const Row<T>& row) {
     default:
       loops_.from_words(row.predicted, row.n, found);
   }
-  if (gaps) {
-    for (size_t i = 0; i < row.n; ++i) {
-      const bool hole = missing != nullptr && gone_[i] != 0;
-      if (!hole && residuals_[i] != kNoResidual<T>) continue;
-      row.values[i] = row.predicted[i];
-      row.size[i] = hole ? row.sizes[i] * kOneOf : 0;
-    }
+  if (missing != nullptr) {
+    loops_.put_holes(gone_.data(), row.predicted, row.sizes, row.n, found);
   }
-  T* const to = cells_.data() + first;
-  for (size_t i = 0; i < row.n; ++i) to[i * row.step] = row.values[i];
+  if (!escapes) return;
+  for (size_t i = 0; i < row.n; ++i) {
+    if (residuals_[i] != kNoResidual<T> || (missing != nullptr && gone_[i] != 0)) continue;
+    row.values[i] = row.predicted[i];
+    row.size[i] = 0;
+  }
 }
 
 // Residuals of a row with long tokens. Only those of kExact may be of any size. True: values of their own are among them.
@@ -196,10 +196,11 @@ Decoded<T> FieldDecoder<T>::decode(std::span<const std::byte> in, DType element,
         str_of("the model of a field has ", model.contexts, " contexts, allowed: ", kBins));
   }
   for (int group = 0; group < kGroups; ++group) {
+    uint8_t table_of[kBins];
     for (int bin = 0; bin < kBins; ++bin) {
-      const auto context = static_cast<size_t>(context_of(bin, head.scales[group]));
-      tables_[group][bin] = model.table_of[context];
+      table_of[bin] = model.table_of[static_cast<size_t>(context_of(bin, head.scales[group]))];
     }
+    tables_[group] = ans::TablesOf(table_of);
   }
   const uint64_t bytes = take_number(in);
   ans::Reader reader(model, states, take_bytes(in, bytes));
@@ -216,6 +217,7 @@ Decoded<T> FieldDecoder<T>::decode(std::span<const std::byte> in, DType element,
                           [](uint8_t gone) { return gone != 0; });
     }
     walk_.plane([this](const Row<T>& row) { put(row); });
+    walk_.write_plane(cells_.data() + first_);
   }
   reader.finish();
   if (bits.bytes() != in.size() || !bits.rest_is_zero()) {

@@ -38,6 +38,7 @@ void FieldEncoder<T>::begin(const Numbers<T>& from) {
   x_.resize(row);
   residuals_.resize(row);
   lengths_.resize(row);
+  gone_.resize(row);
   row_tokens_.resize(row);
   tokens_.resize(from.n + row);
   bins_.resize(from.n + row);
@@ -65,9 +66,15 @@ void FieldEncoder<T>::spread() {
   missing_.clear();
   if (holes.empty() && from.escapes == nullptr && cells == from.n) return;
   missing_.assign(cells, kHole);
+  if (holes.empty()) {
+    std::fill_n(missing_.begin() + begin, from.n, uint8_t{0});
+  } else {
+    static_assert(kHole == 1);  // as is_hole
+    std::copy(holes.begin(), holes.end(), missing_.begin() + begin);
+  }
+  if (from.escapes == nullptr) return;
   for (size_t i = 0; i < from.n; ++i) {
-    const bool own = from.escapes != nullptr && from.escapes[i] != 0;
-    missing_[start + i] = !holes.empty() && holes[i] != 0 ? kHole : own ? kOwnBits : uint8_t{0};
+    if (missing_[start + i] == 0 && from.escapes[i] != 0) missing_[start + i] = kOwnBits;
   }
 }
 
@@ -117,7 +124,7 @@ void FieldEncoder<T>::take(const Row<T>& row) {
     std::copy_n(row.bins, row.n, bins_.data() + count_);
     count_ += row.n;
     for (size_t i = 0; i < row.n; ++i) put_rest(residuals_[i], lengths_[i]);
-  } else {
+  } else if (missing == nullptr || !take_known(row, missing)) {
     take_each(row, missing);
   }
   rows_.push_back(static_cast<uint32_t>(count_ - before));
@@ -135,6 +142,39 @@ void FieldEncoder<T>::put_rest(ResidualOf<T> residual, int count) {
   if (sizeof(T) == 4 || count <= 32) return bits_.put(rest, count);
   bits_.put(rest & 0xffffffff, 32);
   bits_.put(rest >> 32, count - 32);
+}
+
+// A row of a plane with holes, if all of its residuals have tokens and no value is stored as it is; else false.
+template <typename T>
+bool FieldEncoder<T>::take_known(const Row<T>& row, const uint8_t* missing) {
+  // Pointers of its own: bytes that are written might be the members.
+  uint8_t* const gone = gone_.data();
+  ResidualOf<T>* const residuals = residuals_.data();
+  const size_t n = row.n, step = row.step;
+  uint8_t any = 0;
+  for (size_t i = 0; i < n; ++i) {
+    gone[i] = missing[i * step];
+    any |= gone[i];
+  }
+  if ((any & kOwnBits) != 0) return false;
+  // What holes have got instead of a number says nothing.
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) residuals[i] = gone[i] != 0 ? 0 : residuals[i];
+  const uint8_t *const tokens = row_tokens_.data(), *const lengths = lengths_.data();
+  if (!loops_.tokens(residuals, n, row_tokens_.data(), lengths_.data())) return false;
+  uint8_t *const to_tokens = tokens_.data() + count_, *const to_bins = bins_.data() + count_;
+  size_t count = 0;
+  uint8_t longest = 0;
+  for (size_t i = 0; i < n; ++i) {
+    to_tokens[count] = tokens[i];
+    to_bins[count] = row.bins[i];
+    count += gone[i] ^ kHole;
+    longest |= lengths[i];
+  }
+  count_ += count;
+  for (size_t i = 0; longest != 0 && i < n; ++i) put_rest(residuals[i], lengths[i]);
+  loops_.put_holes(gone, row.predicted, row.sizes, n, {residuals, row.values, row.size});
+  return true;
 }
 
 // A row of a plane where places are missing, or with residuals that only Tokens::of() knows.
@@ -206,26 +246,45 @@ void FieldEncoder<T>::write_scales(int (&scales)[kGroups], std::vector<std::byte
   }
 }
 
+namespace {
+
+// Bins become contexts, as context_of() says. Unsigned bytes, of which all compilers make vectors.
+void to_contexts(uint8_t* bins, size_t n, int scale) {
+  constexpr auto kAbove = static_cast<uint8_t>(-kLeastScale);
+  const auto add = static_cast<uint8_t>(scale + kAbove);
+  for (size_t i = 0; i < n; ++i) {
+    auto context = static_cast<uint8_t>(bins[i] + add);
+    context = std::max<uint8_t>(context, kAbove + 1);
+    context = static_cast<uint8_t>(std::min<uint8_t>(context, kAbove + kBins - 1) - kAbove);
+    bins[i] = bins[i] == 0 ? uint8_t{0} : context;
+  }
+}
+
+}  // namespace
+
 template <typename T>
 void FieldEncoder<T>::write_tokens(const int (&scales)[kGroups], std::vector<std::byte>& out) {
   std::vector<ans::Counts> counts(kBins);
   for (auto& one : counts) one.fill(0);
-  size_t at = 0;
-  uint8_t contexts[kGroups][kBins];
-  for (int group = 0; group < kGroups; ++group) {
-    for (int bin = 0; bin < kBins; ++bin) {
-      contexts[group][bin] = static_cast<uint8_t>(context_of(bin, scales[group]));
-    }
+  uint8_t* at = bins_.data();
+  for (size_t row = 0; row < rows_.size(); at += rows_[row++]) {
+    to_contexts(at, rows_[row], scales[groups_[row]]);
   }
-  for (size_t row = 0; row < rows_.size(); ++row) {
-    const uint8_t* const of_group = contexts[groups_[row]];
-    for (const size_t end = at + rows_[row]; at < end; ++at) {
-      bins_[at] = of_group[bins_[at]];
-      ++counts[bins_[at]][tokens_[at]];
+  // Neighbours are often the same: each second one is counted elsewhere, so that it need not wait.
+  std::vector<ans::Counts> others = counts;
+  size_t i = 0;
+  for (; i + 2 <= count_; i += 2) {
+    ++counts[bins_[i]][tokens_[i]];
+    ++others[bins_[i + 1]][tokens_[i + 1]];
+  }
+  if (i < count_) ++counts[bins_[i]][tokens_[i]];
+  for (size_t context = 0; context < counts.size(); ++context) {
+    for (size_t token = 0; token < ans::kSymbols; ++token) {
+      counts[context][token] += others[context][token];
     }
   }
   const ans::Fitted fitted = ans::fit(counts);
-  for (size_t i = 0; i < count_; ++i) bins_[i] = fitted.model.table_of[bins_[i]];
+  ans::TablesOf(fitted.model.table_of).map(bins_.data(), count_, bins_.data());
   const size_t states = ans::states_for(fitted.bits / 8, from_->geometry.width / 2);
   out.push_back(static_cast<std::byte>(states));
   fitted.model.write(out);

@@ -1,6 +1,7 @@
 #include "codec/bounded/field/holes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "codec/bounded/ans/windowed.h"
@@ -19,6 +20,24 @@ size_t back(Alike alike, const Geometry& geometry) {
 
 constexpr uint8_t kLong = 255;  // a length from here on takes three bytes more
 
+// What is written down of each place: whether it is a hole, or differs from the one `distance` before.
+std::vector<uint8_t> marks_of(const std::vector<uint8_t>& holes, size_t distance) {
+  std::vector<uint8_t> marks = holes;
+  if (distance == 0) return marks;
+  const uint8_t *const some = holes.data() + distance, *const before = holes.data();
+  uint8_t* const out = marks.data() + distance;
+#pragma GCC ivdep
+  for (size_t i = 0; i < holes.size() - distance; ++i) out[i] = some[i] ^ before[i];
+  return marks;
+}
+
+// Runs of equal marks.
+size_t runs_of(const std::vector<uint8_t>& marks) {
+  size_t runs = 1;
+  for (size_t i = 1; i < marks.size(); ++i) runs += marks[i] != marks[i - 1] ? 1 : 0;
+  return runs;
+}
+
 std::vector<uint8_t> lengths_of(const std::vector<uint8_t>& holes, size_t distance) {
   std::vector<uint8_t> lengths;
   const auto add = [&](size_t length) {
@@ -30,23 +49,24 @@ std::vector<uint8_t> lengths_of(const std::vector<uint8_t>& holes, size_t distan
   };
   uint8_t now = 0;
   size_t begun = 0;
-  for (size_t i = 0; i < holes.size(); ++i) {
-    if (i >= distance && i + 8 <= holes.size()) {
-      // Eight at once.
-      uint64_t some, others = 0;
-      std::memcpy(&some, &holes[i], sizeof some);
-      if (distance > 0) std::memcpy(&others, &holes[i - distance], sizeof others);
-      if ((some ^ others) == now * uint64_t{0x0101010101010101}) {
-        i += 7;
-        continue;
-      }
-    }
-    const uint8_t before = distance > 0 && i >= distance ? holes[i - distance] : 0;
-    if ((holes[i] ^ before) == now) continue;
+  const std::vector<uint8_t> marks = marks_of(holes, distance);
+  const auto take = [&](size_t i) {
+    if (marks[i] == now) return;
     add(i - begun);
     begun = i;
     now ^= 1;
+  };
+  size_t i = 0;
+  for (; i + 8 <= marks.size(); i += 8) {
+    // Eight at once: where each differs from the one before.
+    uint64_t some;
+    std::memcpy(&some, &marks[i], sizeof some);
+    uint64_t changed = some ^ (some << 8 | now);
+    for (; changed != 0; changed &= changed - 1) {
+      take(i + static_cast<size_t>(std::countr_zero(changed)) / 8);
+    }
   }
+  for (; i < marks.size(); ++i) take(i);
   add(holes.size() - begun);
   return lengths;
 }
@@ -75,15 +95,23 @@ void Holes::write(const Geometry& geometry, DType element, size_t n,
     out.push_back(std::byte{0});
     return;
   }
-  std::vector<uint8_t> shortest;
+  constexpr Alike kWays[] = {Alike::kPlaces, Alike::kRows, Alike::kPlanes};
+  const auto possible = [&](Alike alike) { return back(alike, geometry) < n; };
+  size_t runs[std::size(kWays)] = {}, fewest = SIZE_MAX;
+  for (size_t way = 0; way < std::size(kWays); ++way) {
+    if (!possible(kWays[way])) continue;
+    runs[way] = runs_of(marks_of(is_hole, back(kWays[way], geometry)));
+    fewest = std::min(fewest, runs[way]);
+  }
+  // Long runs take four bytes, so the fewest runs are not always the shortest.
+  std::vector<uint8_t> lengths;
   Alike best = Alike::kNone;
-  for (const Alike alike : {Alike::kPlaces, Alike::kRows, Alike::kPlanes}) {
-    const size_t distance = back(alike, geometry);
-    if (alike != Alike::kPlaces && distance >= n) continue;
-    std::vector<uint8_t> lengths = lengths_of(is_hole, distance);
-    if (best != Alike::kNone && lengths.size() >= shortest.size()) continue;
-    shortest = std::move(lengths);
-    best = alike;
+  for (size_t way = 0; way < std::size(kWays); ++way) {
+    if (!possible(kWays[way]) || runs[way] > 2 * fewest) continue;
+    std::vector<uint8_t> found = lengths_of(is_hole, back(kWays[way], geometry));
+    if (best != Alike::kNone && found.size() >= lengths.size()) continue;
+    lengths = std::move(found);
+    best = kWays[way];
   }
   out.push_back(static_cast<std::byte>(best));
   out.push_back(static_cast<std::byte>(fills.size()));
@@ -91,8 +119,8 @@ void Holes::write(const Geometry& geometry, DType element, size_t n,
     out.resize(out.size() + size_of(element));
     put_bits(element, out.data() + out.size() - size_of(element), 0, bits);
   }
-  append_number(out, shortest.size());
-  write_coded(shortest, out);
+  append_number(out, lengths.size());
+  write_coded(lengths, out);
   if (fills.size() > 1) write_coded(fill_of, out);
 }
 
@@ -154,10 +182,22 @@ Holes Holes::read(const Geometry& geometry, DType element, size_t n,
 }
 
 void Holes::put(DType element, std::byte* x) const {
+  if (is_hole.empty()) return;
+  if (fill_of.empty()) {
+    with_bits(element, [&]<typename Bits>() {
+      // By a choice and not by a branch, which nobody can predict.
+      const auto fill = static_cast<Bits>(fills[0]);
+      for (size_t i = 0; i < is_hole.size(); ++i) {
+        const auto value = get<Bits>(x, i * sizeof(Bits));
+        bounded::put(x, i * sizeof(Bits), is_hole[i] != 0 ? fill : value);
+      }
+    });
+    return;
+  }
   size_t hole = 0;
   for (size_t i = 0; i < is_hole.size(); ++i) {
     if (is_hole[i] == 0) continue;
-    put_bits(element, x, i, fills[fill_of.empty() ? 0 : fill_of[hole]]);
+    put_bits(element, x, i, fills[fill_of[hole]]);
     ++hole;
   }
 }

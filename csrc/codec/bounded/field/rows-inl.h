@@ -364,6 +364,27 @@ bool short_residuals(const uint8_t* tokens, size_t n, ResidualOf<T>* __restrict 
   return greatest < Tokens<ResidualOf<T>>::kFirstLong;
 }
 
+// By masks.
+template <typename T>
+inline CGX_INLINE T either(typename Of<T>::Bits mask, T x, T otherwise) {
+  using Bits = typename Of<T>::Bits;
+  return __builtin_bit_cast(T, (__builtin_bit_cast(Bits, x) & mask) |
+                                   (__builtin_bit_cast(Bits, otherwise) & ~mask));
+}
+
+template <typename T>
+void put_holes(const uint8_t* hole, const T* predicted, const float* sizes, size_t n,
+               const Found<T>& out) {
+  T* __restrict const values = out.values;
+  float* __restrict const size = out.size;
+  CGX_APART for (size_t i = 0; i < n; ++i) {
+    values[i] = either(0 - static_cast<typename Of<T>::Bits>(hole[i]), predicted[i], values[i]);
+  }
+  CGX_APART for (size_t i = 0; i < n; ++i) {
+    size[i] = either(0 - static_cast<Of<float>::Bits>(hole[i]), sizes[i] * kOneOf, size[i]);
+  }
+}
+
 inline double sum(const float* x, size_t n) {
   double sums[kGroup] = {};
   size_t i = 0;
@@ -383,7 +404,7 @@ void difference(const T* x, const T* y, size_t n, T* __restrict out) {
 template <typename T>
 constexpr RowLoops<T> make_rows() {
   return {expect<T>,          bins<T>,       to_grid<T>,    to_exact<T>, to_words<T>,
-          from_grid<T>,       from_exact<T>, from_words<T>, tokens<T>,   short_tokens<T>,
+          from_grid<T>,       from_exact<T>, from_words<T>, put_holes<T>, tokens<T>,   short_tokens<T>,
           short_residuals<T>, sum,           difference<T>};
 }
 

@@ -36,6 +36,9 @@ struct Weights {
   int8_t of[kCount] = {};
 };
 
+/// A neighbourhood's size is that of six residuals.
+inline constexpr float kOneOf = 1.0f / 6;
+
 /// How a field's numbers relate to the block's values.
 enum class Kind : uint8_t {
   kGrid = 0,  // number = prediction + residual * step; float32 and float64 within a bound
@@ -100,6 +103,11 @@ struct RowLoops {
   void (*from_grid)(const T* predicted, size_t n, double step, const Found<T>& out);
   void (*from_exact)(const T* predicted, size_t n, const Found<T>& out);
   void (*from_words)(const T* predicted, size_t n, const Found<T>& out);
+
+  /// Fills in the holes of a row, which are as predicted, in neighbourhoods of these sizes; what is found beside them stays.
+  /// hole: by value, 0 or 1.
+  void (*put_holes)(const uint8_t* hole, const T* predicted, const float* sizes, size_t n,
+                    const Found<T>& out);
 
   /// Tokens of residuals, and how many bits follow each (tokens.h). False: some must be looked at one by
   /// one, since they are very long or have no token.

@@ -202,18 +202,35 @@ void Walk<T>::refine(size_t number, Visit&& visit) {
   }
 }
 
+// Values of even and of odd columns.
+template <typename T>
+void weave(const T* even, const T* odd, T* __restrict out, size_t columns) {
+  for (size_t i = 0; i < columns / 2; ++i) {
+    out[2 * i] = even[i];
+    out[2 * i + 1] = odd[i];
+  }
+  if (columns % 2 == 1) out[columns - 1] = even[columns / 2];
+}
+
+template <typename T>
+void Walk<T>::write_plane(T* out) {
+  Level& finest = levels_.front();
+  const size_t columns = geometry_.width;
+  for (size_t r = 0; r < geometry_.height; ++r, out += columns) {
+    const auto half = static_cast<std::ptrdiff_t>(r / 2);
+    if (r % 2 == 0) {
+      weave(finest.known.row(half), finest.across.values.row(half), out, columns);
+    } else {
+      weave(finest.down.values.row(half), finest.both.values.row(half), out, columns);
+    }
+  }
+}
+
 // What a level has made is known to the next.
 template <typename T>
 void Walk<T>::assemble(size_t number) {
   Level& level = levels_[number];
   Level& finer = levels_[number - 1];
-  const auto weave = [](const auto* even, const auto* odd, auto* out, size_t columns) {
-    for (size_t i = 0; i < columns / 2; ++i) {
-      out[2 * i] = even[i];
-      out[2 * i + 1] = odd[i];
-    }
-    if (columns % 2 == 1) out[columns - 1] = even[columns / 2];
-  };
   for (size_t r = 0; r < finer.known.rows(); ++r) {
     const auto at = static_cast<std::ptrdiff_t>(r), half = at / 2;
     const size_t columns = finer.known.columns();

@@ -31,9 +31,6 @@ inline constexpr int group_of(int level, int class_) {
   return 1 + scale * kClasses + class_;
 }
 
-/// A neighbourhood's size is that of six residuals.
-inline constexpr float kOneOf = 1.0f / 6;
-
 /// The context of a token in a neighbourhood of that number, whose group has that scale.
 inline constexpr int kLeastScale = -8, kMostScale = 7;
 inline constexpr int context_of(int bin, int scale) {
@@ -96,6 +93,8 @@ class Walk {
   /// Goes through the next plane; visit(const Row<T>&) fills in each row.
   template <typename Visit>
   void plane(Visit&& visit);
+  /// Writes the values of the last plane, in the order of places.
+  void write_plane(T* out);
 
  private:
   // The values of a class at a level.

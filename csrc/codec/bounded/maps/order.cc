@@ -73,6 +73,16 @@ uint64_t bits_at(DType element, const std::byte* x, size_t i) {
   });
 }
 
+void append_bits(DType element, const std::byte* x, size_t n, std::vector<uint64_t>& out) {
+  const size_t begin = out.size();
+  out.resize(begin + n);
+  with_bits(element, [&]<typename Bits>() {
+    for (size_t i = 0; i < n; ++i) {
+      out[begin + i] = static_cast<std::make_unsigned_t<Bits>>(load<Bits>(x, i));
+    }
+  });
+}
+
 double value_at(DType element, const std::byte* x, size_t i) {
   switch (element) {
     case DType::kFloat32:

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "codec/bounded/element.h"
 #include "codec/bounded/loops/loops.h"
@@ -40,6 +41,8 @@ int64_t origin_for(DType element, const std::byte* x, size_t n, int shift);
 
 /// The bits of value number i.
 uint64_t bits_at(DType element, const std::byte* x, size_t i);
+/// Appends the bits of n values.
+void append_bits(DType element, const std::byte* x, size_t n, std::vector<uint64_t>& out);
 /// Value number i as a number; uint64 as the order has it, as int64.
 double value_at(DType element, const std::byte* x, size_t i);
 void put_bits(DType element, std::byte* x, size_t i, uint64_t bits);
