@@ -65,7 +65,7 @@ void check_first_fields(const Refuses& refuses, size_t asked) {
   refuses(0, bytes_of('X'), "none of torch_cgx.bounded");
   refuses(4, bytes_of(uint8_t{4}), "version 4 of the format, this reader knows 1 to 3");
   refuses(4, bytes_of(uint8_t{0}), "version 0");
-  for (const int type : {0, 14, 64, 68, 69, 77, 128, 129, 255}) {
+  for (const int type : {0, 14, 64, 68, 69, 77, 128, 255}) {
     refuses(5, bytes_of(static_cast<uint8_t>(type)), "type");
   }
   refuses(6, bytes_of(uint8_t{4}), "kind of bound");

@@ -1,5 +1,6 @@
 // Payloads of the error-bounded compressor that do not follow the format: each is refused by name.
 #include <algorithm>
+#include <cmath>
 
 #include "bounded_values.h"
 #include "codec/bounded/quads.h"
@@ -57,9 +58,10 @@ constexpr size_t kMap = 0, kPredictor = 1, kFlags = 2, kWidth = 3, kShift = 4, k
 TEST(bounded_block_headers) {
   const Sample grid(DType::kFloat32, BoundKind::kAbsolute, 1e-3, 0);
   CHECK(grid.map() == Map::kGrid);
-  for (const int map : {4, 5, 7, 255}) {
+  for (const int map : {4, 5, 11, 255}) {
     grid.refuses(kMap, static_cast<uint8_t>(map), "the map of a block");
   }
+  grid.refuses(kMap, uint8_t{7}, "the length of a block's map");
   grid.refuses(kPredictor, uint8_t{5}, "the predictor of a block");
   grid.refuses(kMap, uint8_t{6}, "a field");
   // Windowed symbols are neither packed nor compressed, and have no low bits with them.
@@ -167,7 +169,15 @@ TEST(bounded_lists_of_a_block) {
 }
 
 TEST(bounded_packed_symbols) {
-  const Sample spikes(DType::kFloat32, BoundKind::kAbsolute, 1e-3, 10);
+  // Three places with noise below the bound, and a rare outlier.
+  Block values(2000 * sizeof(float));
+  for (size_t i = 0; i < 2000; ++i) {
+    const double place = static_cast<double>(i * i * 7919 % 31 % 3) - 1;
+    const auto far = static_cast<float>(1e4 + static_cast<double>(i));
+    const double noise = 1e-4 * std::sin(static_cast<double>(i));
+    values = altered(values, 4 * i, i % 501 == 77 ? far : static_cast<float>(2e-3 * place + noise));
+  }
+  const Sample spikes(DType::kFloat32, BoundKind::kAbsolute, 1e-3, values);
   CHECK(spikes.header().quads && spikes.header().listed > 1);
   const auto with = [&](size_t at, uint8_t value) {
     return error_of<PayloadError>([&] {

@@ -227,7 +227,7 @@ void Encoder::use_windows() {
 
 void Encoder::begin(const Looked& looked, size_t n) {
   looked_ = looked;
-  x_ = looked.values;
+  x_ = again_values_ = looked.values;
   n_ = n;
   header_ = BlockHeader{};
   symbol_form_ = SymbolForm{};

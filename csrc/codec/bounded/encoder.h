@@ -108,7 +108,7 @@ class Encoder {
   bool again() const { return again_; }
   /// Bytes of the block with a frame of that many.
   size_t bytes_with(size_t frame_bytes) const;
-  /// The bytes of the values, rearranged; until the next call.
+  /// The bytes of the values of encode(), rearranged; until the next call.
   std::span<const std::byte> rearranged(Rearranged way);
   /// The block as a frame of these.
   std::span<const std::byte> finish_bytes(Rearranged way, std::span<const std::byte> frame);
