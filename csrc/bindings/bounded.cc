@@ -15,11 +15,11 @@
 #include "backend/adapters/gil.h"
 #include "codec/bounded/arena.h"
 #include "codec/bounded/container.h"
-#include "codec/bounded/decoder.h"
-#include "codec/bounded/encoder.h"
+#include "codec/bounded/decode/decoder.h"
+#include "codec/bounded/encode/encoder.h"
 #include "codec/bounded/gpu/slab.h"
 #include "codec/bounded/range.h"
-#include "codec/bounded/repeats.h"
+#include "codec/bounded/encode/repeats.h"
 #include "tensors/memory.h"
 
 namespace py = pybind11;

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "codec/bounded/estimate.h"
+#include "codec/bounded/encode/estimate.h"
 #include "codec/bounded/maps/maps.h"
 
 namespace cgx::bounded {

@@ -10,8 +10,8 @@
 
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/container.h"
-#include "codec/bounded/decoder.h"
-#include "codec/bounded/encoder.h"
+#include "codec/bounded/decode/decoder.h"
+#include "codec/bounded/encode/encoder.h"
 #include "codec/bounded/maps/order.h"
 #include "codec/bounded/range.h"
 #include "codec/compressors/list.h"

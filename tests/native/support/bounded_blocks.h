@@ -14,8 +14,8 @@
 #include "base/crc32c.h"
 #include "base/half.h"
 #include "check.h"
-#include "codec/bounded/decoder.h"
-#include "codec/bounded/encoder.h"
+#include "codec/bounded/decode/decoder.h"
+#include "codec/bounded/encode/encoder.h"
 #include "codec/ops/level.h"
 
 namespace cgx::native {

@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "codec/bounded/decoder.h"
-#include "codec/bounded/encoder.h"
+#include "codec/bounded/decode/decoder.h"
+#include "codec/bounded/encode/encoder.h"
 #include "codec/bounded/gpu/call.h"
 
 namespace cgx::bounded {

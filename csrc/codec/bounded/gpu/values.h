@@ -1,4 +1,4 @@
-// Turns one value into its word and back, by the map of its block; encoder_words.cc and decoder.cc do
+// Turns one value into its word and back, by the map of its block; encode/words.cc and decode/ do
 // the same with many at once.
 #pragma once
 

@@ -7,12 +7,12 @@
 
 #include "base/float_mode.h"
 #include "codec/bounded/bytes.h"
-#include "codec/bounded/encoder.h"
+#include "codec/bounded/encode/encoder.h"
 #include "codec/bounded/field/coded.h"
 #include "codec/bounded/field/promise.h"
 #include "codec/bounded/maps/lattice.h"
 #include "codec/bounded/maps/order.h"
-#include "codec/bounded/repeats.h"
+#include "codec/bounded/encode/repeats.h"
 
 namespace cgx::bounded {
 namespace {

@@ -1,4 +1,4 @@
-#include "codec/bounded/decoder.h"
+#include "codec/bounded/decode/decoder.h"
 
 #include <algorithm>
 #include <bit>

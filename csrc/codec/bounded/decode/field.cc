@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "codec/bounded/bytes.h"
-#include "codec/bounded/decoder.h"
+#include "codec/bounded/decode/decoder.h"
 #include "codec/bounded/field/coded.h"
 #include "codec/bounded/maps/grid.h"
 #include "codec/bounded/maps/order.h"

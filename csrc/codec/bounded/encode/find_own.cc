@@ -1,4 +1,4 @@
-#include "codec/bounded/find_own.h"
+#include "codec/bounded/encode/find_own.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/maps/order.h"
-#include "codec/bounded/repeats.h"
+#include "codec/bounded/encode/repeats.h"
 
 namespace cgx::bounded {
 namespace {
@@ -24,7 +24,7 @@ constexpr size_t kMostlyOf = 64, kAgainOf = 40;
 // Multiples are looked for where at most one value of a sample in so many is not finite.
 constexpr size_t kMissingOf = 20;
 // Multiples: the greatest, of float32 and of float64. Beyond, all numbers of the type are multiples.
-constexpr double kMostNarrow = 0x1p22, kMostWide = 0x1p50;
+constexpr double kMostOfFloat = 0x1p22, kMostOfDouble = 0x1p50;
 // The greatest in a row with a unit of its own: quantized values are few.
 constexpr double kMostInRow = 4096;
 // Rows of a length that a unit of their own is not too much for.
@@ -65,7 +65,7 @@ double lowest_bit(double x) {
 // One unit for these values, which are finite: a power of 2, or a decimal place.
 template <typename T>
 std::optional<Multiples> one_unit(std::span<const T> values) {
-  constexpr double kMost = sizeof(T) == 4 ? kMostNarrow : kMostWide;
+  constexpr double kMost = sizeof(T) == 4 ? kMostOfFloat : kMostOfDouble;
   double least = INFINITY, greatest = 0;
   for (const T x : values) {
     const double bit = lowest_bit(static_cast<double>(x));

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "codec/bounded/bytes.h"
-#include "codec/bounded/encoder.h"
+#include "codec/bounded/encode/encoder.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
 #include "codec/bounded/maps/signed_zero.h"

@@ -14,7 +14,7 @@
 #include "codec/bounded/bytes_map.h"
 #include "codec/bounded/field/geometry.h"
 #include "codec/bounded/field/promise.h"
-#include "codec/bounded/find_own.h"
+#include "codec/bounded/encode/find_own.h"
 #include "codec/bounded/loops/loops.h"
 #include "codec/bounded/maps/grid.h"
 

@@ -1,4 +1,4 @@
-#include "codec/bounded/encoder.h"
+#include "codec/bounded/encode/encoder.h"
 
 #include <algorithm>
 #include <cstring>

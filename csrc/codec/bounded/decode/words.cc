@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "codec/bounded/decoder.h"
+#include "codec/bounded/decode/decoder.h"
 #include "codec/bounded/loops/loops.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"

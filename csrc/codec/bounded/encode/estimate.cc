@@ -1,4 +1,4 @@
-#include "codec/bounded/estimate.h"
+#include "codec/bounded/encode/estimate.h"
 
 #include <algorithm>
 #include <array>

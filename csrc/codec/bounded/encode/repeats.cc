@@ -1,4 +1,4 @@
-#include "codec/bounded/repeats.h"
+#include "codec/bounded/encode/repeats.h"
 
 #include <algorithm>
 #include <bit>
