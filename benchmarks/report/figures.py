@@ -15,8 +15,8 @@ from benchmarks.report.results import Missing, Results, Row, find, one
 MIB64 = 64 << 20
 
 
-def lowest_encode(r: Results) -> float:
-    return min(r.codec(f"encode fp32 {b} nearest")["of_roof"] for b in range(1, 9))
+def lowest_encode(r: Results, document: str = "codec") -> float:
+    return min(r.codec(f"encode fp32 {b} nearest", document)["of_roof"] for b in range(1, 9))
 
 
 def even_encode(r: Results) -> float:
@@ -149,10 +149,10 @@ def between(hosts: int, rate: str, bits: int, nbytes: int = MIB64) -> Callable[[
     return figure
 
 
-def rotated_between(name: str, bits: int) -> Callable[[Results], float]:
+def rotated_between(name: str, bits: int, document: str = "hosts") -> Callable[[Results], float]:
     def figure(r: Results) -> float:
-        rows = r.hosts(2, "1gbit")
-        return float(find(rows, f"cgx {bits} bit {name}", MIB64, "hosts.json")["speedup"])
+        rows = r.hosts(2, "1gbit", document)
+        return float(find(rows, f"cgx {bits} bit {name}", MIB64, f"{document}.json")["speedup"])
 
     return figure
 

@@ -44,26 +44,26 @@ class Results:
     def rows(self, name: str) -> list[Row]:
         return list(self.of(name)["rows"])
 
-    def codec(self, name: str) -> Row:
-        """By name, at the best SIMD level."""
-        best = self.of("codec")["machine"]["levels"][-1]
+    def codec(self, name: str, document: str = "codec", level: str | None = None) -> Row:
+        """By name, at the best SIMD level or this one; document: of benchmarks/codec.py."""
+        level = level or self.of(document)["machine"]["levels"][-1]
         return one(
-            (r for r in self.rows("codec") if r["name"] == name and r["level"] == best),
-            f"codec.json has no {name!r}",
+            (r for r in self.rows(document) if r["name"] == name and r["level"] == level),
+            f"{document}.json has no {name!r}",
         )
 
     def reduced(self, method: str, nbytes: int) -> Row:
         return find(self.rows("allreduce"), method, nbytes, "allreduce.json")
 
-    def hosts(self, hosts: int, rate: str) -> list[Row]:
-        """Of the run with one rank per host at that rate."""
+    def hosts(self, hosts: int, rate: str, document: str = "hosts") -> list[Row]:
+        """Of the run with one rank per host at that rate; document: of benchmarks/hosts.py."""
         run = one(
             (
                 r
-                for r in self.of("hosts")["runs"]
+                for r in self.of(document)["runs"]
                 if (r["hosts"], r["rate"], r["ranks_per_host"]) == (hosts, rate, 1)
             ),
-            f"hosts.json has no run of {hosts} hosts at {rate}",
+            f"{document}.json has no run of {hosts} hosts at {rate}",
         )
         return list(run["rows"])
 

@@ -8,7 +8,8 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
     docs/performance.md   `<!-- benchmark NAME -->` of TABLES; `<!-- targets -->`
                           (benchmarks/report/targets.py), `<!-- latency -->`, `<!-- exact -->`,
                           `<!-- autotune -->`, `<!-- adaptive -->`, `<!-- collectives -->`,
-                          `<!-- benchmark emulate -->`, `<!-- benchmark emulate-gemm -->`
+                          `<!-- benchmark emulate -->`, `<!-- benchmark emulate-gemm -->`,
+                          `<!-- without-avx512 -->` (benchmarks/report/without_avx512.py)
     docs/emulated_training.md `<!-- benchmark emulate-training -->`
     docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
     docs/activations.md   `<!-- benchmark activations -->`, activations-training, projections,
@@ -45,6 +46,7 @@ from benchmarks.report import (
     speed,
     targets,
     together,
+    without_avx512,
 )
 from benchmarks.report.results import Missing, Results
 
@@ -79,6 +81,8 @@ def update_performance(page: str) -> str:
     for name, make in TABLES.items():
         page = insert(page, f"benchmark {name}", make(read_results(name)))
     page = insert(page, "benchmark bounded entropy", bounded.entropy_table(read_results("bounded")))
+    both = Results({name: read_results(name) for name in without_avx512.NAMES})
+    page = insert(page, "without-avx512", without_avx512.table(both))
     results = Results.in_tree()
     page = insert(insert(page, "targets", targets.table()), "latency", speed.latency_table())
     page = insert(page, "benchmark emulate", _table(results, "emulate", emulate.table))
@@ -158,9 +162,8 @@ def read_results(name: str) -> dict[str, Any]:
     results = results_of(name)
     if not results.exists():
         path = results.relative_to(ROOT)
-        raise FileNotFoundError(
-            f"{path} is not there; run python -m benchmarks all --commit-results"
-        )
+        command = without_avx512.COMMANDS.get(name, "python -m benchmarks all --commit-results")
+        raise FileNotFoundError(f"{path} is not there; run {command}")
     document: dict[str, Any] = json.loads(results.read_text())
     return document
 

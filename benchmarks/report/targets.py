@@ -18,6 +18,7 @@ from benchmarks.report import (
     figures,
     targets_activations,
     targets_collectives,
+    without_avx512,
 )
 from benchmarks.report.results import Results
 from benchmarks.report.target import Target
@@ -80,6 +81,33 @@ def _hosts(hosts: int) -> list[Target]:
         ),
         Target(
             f"{what}, 16 bits", "gloo + fp16 hook", 1, figures.against_fp16(hosts, 16), unit="x"
+        ),
+    ]
+
+
+def _without_avx512() -> list[Target]:
+    what = "without AVX-512"
+    return [
+        Target(
+            f"{what}, encode fp32, 64 MiB, slowest of 1-8 bits",
+            "min-max scan",
+            0.8,
+            lambda r: figures.lowest_encode(r, without_avx512.CODEC),
+        ),
+        *(
+            Target(
+                f"{what}, 2 hosts at 1 Gbit/s, 64 MiB, `{name}` {bits} bits",
+                "gloo fp32",
+                least,
+                figures.rotated_between(name, bits, without_avx512.HOSTS),
+                unit="x",
+            )
+            for name, bits, least in (
+                ("rotated", 1, 17),
+                ("rotated", 2, 13),
+                ("rotated", 4, 7.2),
+                ("trellis", 2, 9),
+            )
         ),
     ]
 
@@ -246,6 +274,7 @@ TARGETS = [
         unit="x",
     ),
     Target("the same, slowest of all sizes", "gloo fp32", 0.95, figures.worst_between, unit="x"),
+    *_without_avx512(),
     Target(
         "exact over Gloo, 1 to 4 hosts, 4 B to 64 MiB, slowest",
         "gloo fp32",
