@@ -17,9 +17,9 @@
 #include "codec/bounded/container.h"
 #include "codec/bounded/decode/decoder.h"
 #include "codec/bounded/encode/encoder.h"
+#include "codec/bounded/encode/repeats.h"
 #include "codec/bounded/gpu/slab.h"
 #include "codec/bounded/range.h"
-#include "codec/bounded/encode/repeats.h"
 #include "tensors/memory.h"
 
 namespace py = pybind11;
@@ -275,11 +275,15 @@ void bind(py::module_& module) {
       .def_property_readonly("packed", &Encoder::packed)
       .def_property_readonly("windowed", &Encoder::windowed)
       .def_property_readonly("again", &Encoder::again)
+      .def_property_readonly("again_far", &Encoder::again_far)
+      .def_property_readonly("value_bytes", &Encoder::value_bytes)
       .def("bytes_with", &Encoder::bytes_with, py::arg("frame_bytes"))
       .def(
           "rearranged",
-          [](Encoder& encoder, int way) { return view_of(encoder.rearranged(way_of(way))); },
-          py::arg("way"))
+          [](Encoder& encoder, int way, size_t most) {
+            return view_of(encoder.rearranged(way_of(way), most));
+          },
+          py::arg("way"), py::arg("most") = SIZE_MAX)
       .def("finish_bytes", &finish_bytes, py::arg("way"), py::arg("frame"), py::arg("arena"),
            py::arg("number"))
       .def("use_windows", [](Encoder& encoder) {

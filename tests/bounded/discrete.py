@@ -34,7 +34,9 @@ def check(x: torch.Tensor, *, second: bool = True, **bound: float) -> bounded.In
 
 
 def within(x: torch.Tensor, second: bool = True, **bound: float) -> set[str]:
-    """x comes back within the bound. second: with the reader in numpy, too. The maps of its blocks."""
+    """x comes back within the bound. second: from the reader in numpy, too. Returns the maps of its
+    blocks.
+    """
     payload = bounded.compress(x, **bound)
     y = bounded.decompress(payload)
     assert (wrong := adversary.violation(x, y, bound)) is None, (x.dtype, x.shape, bound, wrong)

@@ -126,11 +126,13 @@ class Field:
         assert area <= 4 * n and self.shape.begin < area
         self.step = data.one("d") if self.kind == GRID else 0.0
         with np.errstate(over="ignore"):
-            self.middle, self.unit = number(data.one("d")), number(self.step)
+            self.unit = number(self.step)
+        self.middle = number(data.one("d" if self.wide else "f"))
         assert np.isfinite(self.middle)
         self.weights = [[number(0)] * 6]
+        one_row = self.shape.begin % self.shape.width + n <= self.shape.width
         for _ in range(9):
-            given = data.byte()
+            given = 0 if one_row else data.byte()
             assert given < 64
             found = [data.one("b") if given >> k & 1 else 0 for k in range(6)]
             self.weights.append([number(w) / number(64) for w in found])

@@ -21,7 +21,7 @@ from torch_cgx.bounded import PayloadError
 
 SHAPE = (32, 33)
 # Of a field of a float32 grid, behind the map: kind, width, height, begin, step, middle.
-STEP, MIDDLE, WEIGHTS = 5, 13, 21
+STEP, MIDDLE, WEIGHTS = 5, 13, 17
 
 
 def fields() -> list[forge.Parts]:
@@ -117,8 +117,8 @@ def with_bytes(parts: forge.Parts, at: int, value: bytes) -> bytes:
         (STEP - 1, struct.pack("<d", math.nan), "step nan"),
         (STEP - 1, struct.pack("<d", math.inf), "step inf"),
         (STEP - 1, struct.pack("<d", 0.0200001), "which the bound 0.01 does not allow"),
-        (MIDDLE - 1, struct.pack("<d", math.nan), "the middle of a field is nan, allowed: finite"),
-        (MIDDLE - 1, struct.pack("<d", 1e39), "the middle of a field is 1e.39"),
+        (MIDDLE - 1, struct.pack("<f", math.nan), "the middle of a field is nan, allowed: finite"),
+        (MIDDLE - 1, struct.pack("<f", -math.inf), "the middle of a field is -inf"),
         (WEIGHTS - 1, b"\x40", "a field has the weights 64"),
     ],
     ids=str,

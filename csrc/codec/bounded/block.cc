@@ -48,8 +48,8 @@ void BlockHeader::check_map(const Maps& maps, size_t n) const {
   const int number = static_cast<int>(map);
   const bool is_float = element == DType::kFloat32 || element == DType::kFloat64;
   const bool own = is_own(map) && maps.version() >= 3 && (map == Map::kPalette || is_float);
-  require(map == Map::kOrder || own || (number >= 2 && map == maps.bounded()),
-          "the map of a block", number);
+  require(map == Map::kOrder || own || (number >= 2 && map == maps.bounded()), "the map of a block",
+          number);
   const int most = map == Map::kOrder ? static_cast<int>(8 * size_of(element)) - 1 : 0;
   require(shift <= most, "the shift of a block", shift);
   if (map == Map::kLogGrid) {

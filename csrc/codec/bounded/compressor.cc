@@ -201,8 +201,8 @@ class BoundedCompressor final : public Compressor {
   }
 
   // All values are one frame.
-  void read_framed(std::span<const std::byte> payload, const OpenContainer& open,
-                   Decoder& decoder, std::byte* y) const {
+  void read_framed(std::span<const std::byte> payload, const OpenContainer& open, Decoder& decoder,
+                   std::byte* y) const {
     if (entropy_ == nullptr) {
       throw ConfigError("compressor bounded: the payload is a frame, which needs an entropy coder");
     }

@@ -177,7 +177,8 @@ Container read_kinds(std::span<const std::byte> payload) {
   header.complex = type >= kComplex;
   if (type >= 2 * kComplex || element < 1 || element > kLastElement ||
       (header.complex && (element > 3))) {
-    throw PayloadError(str_of("the payload's type is ", whole_type, ", which the format does not know"));
+    throw PayloadError(
+        str_of("the payload's type is ", whole_type, ", which the format does not know"));
   }
   header.element = element_of(element);
   if (kind > kLastBoundKind)

@@ -24,7 +24,7 @@ GOLDEN: dict[int, dict[str, dict[str, str]]] = {
 }
 PROMISED = {
     1: (241, "da154f801614917425078256aaeac068588e854ac8ae7354454ca90b4ac1fd14"),
-    3: (124, "5a486f88327f48cc126efc587f622ade0f33157d445307f6a1b20b513bab7b7e"),
+    3: (124, "f0278be9e77ff92a45f37b05265188aafb9ee25fcd5978cd4e0a80b1ad5702ed"),
 }
 
 

@@ -156,8 +156,8 @@ TablesOf::TablesOf(std::span<const uint8_t> table_of) {
   for (size_t k = 0; k < from_.size(); ++k) {
     const auto first = std::upper_bound(table_of.begin(), table_of.end(), static_cast<uint8_t>(k));
     // No context is so great.
-    from_[k] = first == table_of.end() ? uint8_t{255}
-                                       : static_cast<uint8_t>(first - table_of.begin());
+    from_[k] =
+        first == table_of.end() ? uint8_t{255} : static_cast<uint8_t>(first - table_of.begin());
   }
 }
 

@@ -9,8 +9,8 @@
 // symbols than states, has context 0.
 #pragma once
 
-#include <cstddef>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

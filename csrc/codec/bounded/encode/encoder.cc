@@ -6,6 +6,7 @@
 #include "base/crc32c.h"
 #include "base/float_mode.h"
 #include "codec/bounded/bytes.h"
+#include "codec/bounded/encode/repeats.h"
 #include "codec/bounded/field/coded.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
@@ -355,10 +356,16 @@ size_t Encoder::bytes_with(size_t frame_bytes) const {
   return BlockHeader::kBytes + coded + low_.size() + kCrcBytes;
 }
 
-std::span<const std::byte> Encoder::rearranged(Rearranged way) {
+bool Encoder::again_far() const {
   const size_t each = size_of(maps_->element());
-  rearranged_.resize(n_ * each);
-  rearrange(way, again_values_, n_, each, rearranged_.data());
+  return repeats({again_values_, n_ * each}, each);
+}
+
+std::span<const std::byte> Encoder::rearranged(Rearranged way, size_t n) {
+  n = std::min(n, n_);
+  const size_t each = size_of(maps_->element());
+  rearranged_.resize(n * each);
+  rearrange(way, again_values_, n, each, rearranged_.data());
   return rearranged_;
 }
 

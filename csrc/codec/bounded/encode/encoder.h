@@ -12,9 +12,9 @@
 #include "codec/bounded/ans/windowed.h"
 #include "codec/bounded/block.h"
 #include "codec/bounded/bytes_map.h"
+#include "codec/bounded/encode/find_own.h"
 #include "codec/bounded/field/geometry.h"
 #include "codec/bounded/field/promise.h"
-#include "codec/bounded/encode/find_own.h"
 #include "codec/bounded/loops/loops.h"
 #include "codec/bounded/maps/grid.h"
 
@@ -40,7 +40,7 @@ struct Looked {
 struct Form {
   BlockHeader header;
   SymbolForm symbol_form;
-  double inverse = 0;  // 1 / header.step
+  double inverse = 0;         // 1 / header.step
   bool needs_values = false;  // the block is encoded from its values
 };
 
@@ -108,8 +108,11 @@ class Encoder {
   bool again() const { return again_; }
   /// Bytes of the block with a frame of that many.
   size_t bytes_with(size_t frame_bytes) const;
-  /// The bytes of the values of encode(), rearranged; until the next call.
-  std::span<const std::byte> rearranged(Rearranged way);
+  size_t value_bytes() const { return n_ * size_of(maps_->element()); }
+  /// The same, as far as far repetitions show it: those by more than a few thousand values.
+  bool again_far() const;
+  /// The bytes of the first n values of encode(), or of all if they are fewer, rearranged; until the next call.
+  std::span<const std::byte> rearranged(Rearranged way, size_t n = SIZE_MAX);
   /// The block as a frame of these.
   std::span<const std::byte> finish_bytes(Rearranged way, std::span<const std::byte> frame);
 

@@ -8,11 +8,11 @@
 #include "base/float_mode.h"
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/encode/encoder.h"
+#include "codec/bounded/encode/repeats.h"
 #include "codec/bounded/field/coded.h"
 #include "codec/bounded/field/promise.h"
 #include "codec/bounded/maps/lattice.h"
 #include "codec/bounded/maps/order.h"
-#include "codec/bounded/encode/repeats.h"
 
 namespace cgx::bounded {
 namespace {
@@ -22,7 +22,7 @@ constexpr double kClearly = 0.9, kHeaps = 0.7;
 // Errors of a field this much shorter, in bits, are no accident.
 constexpr double kSure = 0.3;
 // Words of so many bits take about as many as a field of one row, unless its errors are so much shorter.
-constexpr double kLong = 5, kMuch = 1;
+constexpr double kLong = 10, kMuch = 1;
 // Whole numbers up to these are predicted in float32, and in float64.
 constexpr int64_t kMostNarrow = int64_t{1} << 20, kMostWide = int64_t{1} << 49;
 // A number that fills holes: a share of the sample has it, ...
@@ -74,7 +74,8 @@ struct Cleaned {
   double greatest = 0;  // magnitude
 };
 
-// The same where all that is missing has the same bits: in vectors. False: others are missing, too, and nothing is done.
+// What clean() does, where all that is missing has the same bits: in vectors. False: others are
+// missing, too, and nothing is done.
 template <typename T, typename U>
 bool clean_one_fill(const FloatLayout& layout, U fill, bool on_grid, Cleaned<T>& out) {
   const U magnitude = static_cast<U>(layout.sign - 1), infinity = static_cast<U>(layout.infinity);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "codec/bounded/bytes.h"
-#include "codec/bounded/maps/order.h"
 #include "codec/bounded/encode/repeats.h"
+#include "codec/bounded/maps/order.h"
 
 namespace cgx::bounded {
 namespace {
@@ -162,7 +162,8 @@ void suggest_multiples(const std::vector<std::vector<std::byte>>& runs, Suggeste
 
 }  // namespace
 
-Suggested suggested_by(DType element, const std::function<void(const Look&)>& each_run) {
+Suggested suggested_by(DType element, bool lossless,
+                       const std::function<void(const Look&)>& each_run) {
   Suggested out;
   const size_t bytes = size_of(element);
   std::vector<std::vector<std::byte>> runs;
@@ -176,10 +177,11 @@ Suggested suggested_by(DType element, const std::function<void(const Look&)>& ea
   const size_t count = bits.size();
   out.mostly = count >= 64 && tally.count * kMostlyOf >= count * (kMostlyOf - 1);
   // Floating-point numbers hardly meet by accident where they have 32 bits.
-  // One value that is there everywhere, a fill, says nothing of the others.
-  const size_t others = count - tally.count, differ = distinct - 1;
+  // Within a bound, one value that is there everywhere, a fill, says nothing of the others.
+  const size_t others = lossless ? count : count - tally.count;
+  const size_t found = lossless ? count - distinct : others - (distinct - 1);
   out.again = is_floating(element) && bytes >= 4 && others > 0 &&
-              ((others - differ) * kAgainOf >= others || (bytes == 8 && bits_repeat(bits)));
+              (found * kAgainOf >= others || (lossless && bytes == 8 && bits_repeat(bits)));
   out.palette = count >= 64 && (bytes > 2    ? distinct * kRepeated < count * 2
                                 : bytes == 2 ? distinct * kRepeatedShort < count
                                              : false);

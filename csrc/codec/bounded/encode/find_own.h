@@ -21,12 +21,14 @@ struct Suggested {
   std::optional<Multiples> multiples;  // of one unit
   bool rows = false;                   // each row may have a unit of its own
   bool mostly = false;                 // nearly all are the same
-  bool again = false;                  // values of a floating-point type, or bits in them, are there again
+  bool again = false;  // values of a floating-point type, or bits in them, are there again
   bool any() const { return palette || multiples || rows || mostly || again; }
 };
 
-/// each_run: calls its argument for each run of the sample.
-Suggested suggested_by(DType element, const std::function<void(const Look&)>& each_run);
+/// each_run: calls its argument for each run of the sample. lossless: there is no bound, so that also
+/// few repetitions say more than what blocks take otherwise.
+Suggested suggested_by(DType element, bool lossless,
+                       const std::function<void(const Look&)>& each_run);
 
 /// A palette, with a table of its values.
 class PaletteIndex {

@@ -7,9 +7,9 @@
 
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/encode/encoder.h"
+#include "codec/bounded/encode/repeats.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
-#include "codec/bounded/encode/repeats.h"
 
 namespace cgx::bounded {
 namespace {

@@ -19,14 +19,16 @@ void Encoder::choose_own() {
   // The lattice of 16-bit types is a palette already.
   const bool lattice = maps_->bounded() == Map::kLattice;
   if (maps_->version() < 3 || lattice) return;
-  Suggested suggested = suggested_by(element, [&](const Look& look) { look_at_sample(look); });
+  const bool lossless = maps_->bounded() == Map::kOrder;
+  const auto each_run = [&](const Look& look) { look_at_sample(look); };
+  Suggested suggested = suggested_by(element, lossless, each_run);
   needs_values_ = suggested.any() || few_words_;
   const std::byte* const original = looked_.values;
   if (!needs_values_ || original == nullptr) return;
   if (few_words_ && header_.map == Map::kGrid) {
     round_values<Word>();
     const Suggested exact = suggested;
-    suggested = suggested_by(element, [&](const Look& look) { look_at_sample(look); });
+    suggested = suggested_by(element, lossless, each_run);
     suggested.multiples = exact.multiples;
     suggested.rows = exact.rows;
   }

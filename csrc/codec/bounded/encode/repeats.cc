@@ -34,9 +34,9 @@ Tally tally_of(std::span<const uint64_t> numbers) {
 }
 
 bool bits_repeat(std::span<const uint64_t> numbers) {
-  constexpr size_t kTogether = 8;   // numbers whose bits at a place make a byte
-  constexpr int kLongest = 12;      // of a period, in bits
-  constexpr double kShare = 0.15;   // of noise it is about 0.05
+  constexpr size_t kTogether = 8;  // numbers whose bits at a place make a byte
+  constexpr int kLongest = 12;     // of a period, in bits
+  constexpr double kShare = 0.15;  // of noise it is about 0.05
   size_t varying = 0, alike = 0;
   for (size_t at = 0; at + kTogether <= numbers.size(); at += kTogether) {
     const auto some = numbers.subspan(at, kTogether);
@@ -67,7 +67,8 @@ bool values_repeat(std::span<const std::byte> bytes, size_t each) {
   const size_t n = bytes.size() / each;
   if (each < 4 || n <= kSampled) return true;
   std::vector<uint64_t> sample(kSampled);
-  uint64_t place = 0;  // places without a pattern: a stride may never meet the same column of a table
+  uint64_t place =
+      0;  // places without a pattern: a stride may never meet the same column of a table
   for (uint64_t& bits : sample) {
     place = place * 6364136223846793005 + 1442695040888963407;
     const size_t at = static_cast<size_t>((place >> 32) * n >> 32) * each;

@@ -2,9 +2,9 @@
 //
 //     kind, width, height, start   a byte, and numbers of bytes.h
 //     step                         float64, of kGrid only
-//     middle                       float64: what is expected where nothing is known yet
-//     weights                      of each group but the anchors: a bit for each of its weights that is
-//                                  not 0, then these
+//     middle                       a number: what is expected where nothing is known yet
+//     weights                      where there is more than one row: of each group but the anchors: a
+//                                  bit for each of its weights that is not 0, then these
 //     scales                       5 bytes: of each group, 4 bits, how much larger its neighbourhoods
 //                                  are than its residuals, less 8, in bins
 //     holes                        holes.h

@@ -13,7 +13,7 @@ namespace cgx::bounded::field {
 // What precedes the tokens.
 template <typename T>
 struct FieldDecoder<T>::Head {
-  double middle;
+  T middle;
   Weights weights[kGroups];
   int scales[kGroups];
 };
@@ -43,13 +43,13 @@ typename FieldDecoder<T>::Head FieldDecoder<T>::read_head(std::span<const std::b
       throw PayloadError(str_of("a field has the step ", out.step, ", allowed: above 0"));
     }
   }
-  Head head;
-  head.middle = take<double>(in);
-  if (!std::isfinite(static_cast<T>(head.middle))) {
+  Head head{};
+  head.middle = take<T>(in);
+  if (!std::isfinite(head.middle)) {
     throw PayloadError(str_of("the middle of a field is ", head.middle, ", allowed: finite"));
   }
-  head.weights[kAnchors] = Weights{};
-  for (int group = 1; group < kGroups; ++group) {
+  const bool rows = out.geometry.has_more_rows(n);
+  for (int group = 1; rows && group < kGroups; ++group) {
     const auto which = take<uint8_t>(in);
     if (which >> Weights::kCount != 0) {
       throw PayloadError(str_of("a field has the weights ", static_cast<int>(which),
@@ -136,7 +136,8 @@ void FieldDecoder<T>::put(const Row<T>& row) {
   }
 }
 
-// Residuals of a row with long tokens. Only those of kExact may be of any size. True: values of their own are among them.
+// Residuals of a row with long tokens. Only those of kExact may be of any size. True: values of their
+// own are among them.
 template <typename T>
 bool FieldDecoder<T>::take_long(const Row<T>& row, size_t first) {
   using Residual = ResidualOf<T>;
@@ -207,7 +208,7 @@ Decoded<T> FieldDecoder<T>::decode(std::span<const std::byte> in, DType element,
   BitReader bits(in);
   reader_ = &reader;
   bits_ = &bits;
-  walk_.begin(out.geometry, head.weights, static_cast<T>(head.middle), out.kind == Kind::kExact);
+  walk_.begin(out.geometry, head.weights, head.middle, out.kind == Kind::kExact);
   const size_t cells = out.geometry.planes(n) * plane_;
   for (first_ = 0; first_ < cells; first_ += plane_) {
     gaps_ = false;

@@ -217,8 +217,8 @@ void FieldEncoder<T>::write(const Weights (&weights)[kGroups], std::vector<std::
   append_number(out, from.geometry.height);
   append_number(out, from.geometry.start);
   if (from.kind == Kind::kGrid) append(out, from.step);
-  append(out, static_cast<double>(from.middle));
-  write_weights(weights, out);
+  append(out, from.middle);
+  if (from.geometry.has_more_rows(from.n)) write_weights(weights, out);
   int scales[kGroups];
   write_scales(scales, out);
   from.holes->write(from.geometry, from.element, from.n, out);

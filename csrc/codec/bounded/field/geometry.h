@@ -13,6 +13,8 @@ struct Geometry {
   uint32_t width = 0, height = 0, start = 0;
 
   size_t plane() const { return size_t{width} * height; }
+  /// Whether a block of n values has values in more than one row.
+  bool has_more_rows(size_t n) const { return start % width + n > width; }
   /// Planes that a block of n values touches.
   size_t planes(size_t n) const { return (start + n + plane() - 1) / plane(); }
 };

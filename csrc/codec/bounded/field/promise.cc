@@ -94,9 +94,10 @@ Promise promise_of(const Geometry& geometry, size_t n, double noise,
   const auto least = [&](Way from, Way to) {
     return *std::min_element(sums + from, sums + to) / static_cast<double>(found);
   };
-  return {least(kMean, kAcross), least(kAcross, kWays), rows        ? kRows
-                                                        : noise > 0 ? kRow
-                                                                    : kExactRow};
+  return {least(kMean, kAcross), least(kAcross, kWays),
+          rows        ? kRows
+          : noise > 0 ? kRow
+                      : kExactRow};
 }
 
 }  // namespace cgx::bounded::field

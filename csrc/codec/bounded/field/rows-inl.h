@@ -368,8 +368,8 @@ bool short_residuals(const uint8_t* tokens, size_t n, ResidualOf<T>* __restrict 
 template <typename T>
 inline CGX_INLINE T either(typename Of<T>::Bits mask, T x, T otherwise) {
   using Bits = typename Of<T>::Bits;
-  return __builtin_bit_cast(T, (__builtin_bit_cast(Bits, x) & mask) |
-                                   (__builtin_bit_cast(Bits, otherwise) & ~mask));
+  return __builtin_bit_cast(
+      T, (__builtin_bit_cast(Bits, x) & mask) | (__builtin_bit_cast(Bits, otherwise) & ~mask));
 }
 
 template <typename T>
@@ -403,9 +403,10 @@ void difference(const T* x, const T* y, size_t n, T* __restrict out) {
 
 template <typename T>
 constexpr RowLoops<T> make_rows() {
-  return {expect<T>,          bins<T>,       to_grid<T>,    to_exact<T>, to_words<T>,
-          from_grid<T>,       from_exact<T>, from_words<T>, put_holes<T>, tokens<T>,   short_tokens<T>,
-          short_residuals<T>, sum,           difference<T>};
+  return {expect<T>,    bins<T>,      to_grid<T>,      to_exact<T>,
+          to_words<T>,  from_grid<T>, from_exact<T>,   from_words<T>,
+          put_holes<T>, tokens<T>,    short_tokens<T>, short_residuals<T>,
+          sum,          difference<T>};
 }
 
 constexpr RowLoops<float> kNarrow = make_rows<float>();

@@ -151,7 +151,8 @@ void Walk<T>::refine(size_t number, Visit&& visit) {
   const size_t line = geometry_.width;
   const auto index = static_cast<int>(number);
   level.known.continue_rows();
-  level.known.continue_columns();
+  const bool between_rows = level.down.values.rows() > 0;
+  if (between_rows) level.known.continue_columns();
   // Sizes are continued as they are.
   for (size_t r = 0; r < level.known.rows(); ++r) {
     float* const size = level.known_sizes.row(static_cast<std::ptrdiff_t>(r));
@@ -169,7 +170,7 @@ void Walk<T>::refine(size_t number, Visit&& visit) {
       around.right = size + 1;
       row(level.across, r, group_of(index, 0), r * step * line + half, step, around, visit);
     }
-    level.across.values.continue_columns();
+    if (between_rows) level.across.values.continue_columns();
   }
   for (size_t r = 0; r < level.down.values.rows(); ++r) {
     const auto at = static_cast<std::ptrdiff_t>(r);

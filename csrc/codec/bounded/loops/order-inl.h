@@ -5,7 +5,7 @@ template <typename Word, typename Bits>
 inline CGX_INLINE typename Of<Word>::Unsigned greatest_place(int shift) {
   using U = typename Of<Bits>::Unsigned;
   return static_cast<typename Of<Word>::Unsigned>(static_cast<U>(static_cast<U>(~U{0}) >> 1) >>
-                                                    shift);
+                                                  shift);
 }
 
 // Arithmetic is in the words' width, where no sum of two places wraps around.
@@ -15,7 +15,8 @@ void to_order(const Bits* x, size_t n, int shift, int64_t origin, Word* __restri
   const W top = greatest_place<Word, Bits>(shift), from = static_cast<W>(origin);
   for (size_t i = 0; i < n; ++i) {
     const Bits bits = x[i];
-    const W magnitude = (static_cast<W>(static_cast<typename Of<Bits>::Unsigned>(bits)) >> shift) & top;
+    const W magnitude =
+        (static_cast<W>(static_cast<typename Of<Bits>::Unsigned>(bits)) >> shift) & top;
     const W turned = magnitude - from + (magnitude <= from ? top : W{0});
     const W place = magnitude == 0 ? W{0} : turned;
     words[i] = static_cast<Word>(place ^ (bits < 0 ? ~W{0} : W{0}));
