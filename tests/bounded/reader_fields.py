@@ -122,7 +122,7 @@ class Field:
         assert self.kind <= WORDS
         self.shape = Shape(data.number(), data.number(), data.number())
         area = self.shape.width * self.shape.height
-        assert 1 <= self.shape.width <= 2 * n and 1 <= self.shape.height <= 2 * n
+        assert 8 <= self.shape.width <= 2 * n and 1 <= self.shape.height <= 2 * n
         assert area <= 4 * n and self.shape.begin < area
         self.step = data.one("d") if self.kind == GRID else 0.0
         with np.errstate(over="ignore"):

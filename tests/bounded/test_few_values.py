@@ -273,6 +273,24 @@ def test_bounds_that_no_map_takes(dtype: torch.dtype, bound: dict[str, float]) -
     assert found[0].bound != "lossless"
 
 
+def test_rows_of_multiples_with_units_far_apart() -> None:
+    """A special value has a word that stands for a finite number, whatever the unit of its row."""
+    generator = torch.Generator().manual_seed(3)
+    for dtype, far in ((torch.float32, 1e38), (torch.float64, 1.5e308)):
+        words = torch.randint(-127, 128, (64, 64), generator=generator).double()
+        x = (words * (torch.rand(64, 1, generator=generator) * 1e-3 + 1e-4)).to(dtype) + 0.0
+        x[20] = torch.randint(0, 2, (64,), generator=generator).to(dtype) * far
+        x[20, 0] = -0.0
+        assert maps(check(x)) == {"multiples"}
+        within(x, max_error=1e-9)
+        within(x, pointwise=1e-9)
+
+
+def test_mostly_finds_its_value_wherever_others_are() -> None:
+    x = mostly(60_000, 1.5, {30_000: 2.0, 20_000: 3.0, 0: 4.0}, torch.float32)
+    assert maps(check(x)) == {"mostly"}
+
+
 # ---- with a bound
 
 SOME_BOUNDS = [{"max_error": 0.01}, {"relative": 1e-4}, {"pointwise": 1e-3}]

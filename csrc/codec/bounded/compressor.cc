@@ -180,7 +180,14 @@ class BoundedCompressor final : public Compressor {
   void read(std::span<const std::byte> payload, const PayloadInfo&, void* y) const override {
     const OpenContainer open = OpenContainer::read(payload);
     const Container& header = open.header;
-    Decoder decoder(maps_for({header.element, header.kind, header.bound, header.version}));
+    const auto maps = [&] {
+      try {
+        return maps_for({header.element, header.kind, header.bound, header.version});
+      } catch (const ConfigError& error) {
+        throw PayloadError(error.what());
+      }
+    }();
+    Decoder decoder(maps);
     auto* values = static_cast<std::byte*>(y);
     if (header.framed) return read_framed(payload, open, decoder, values);
     for (uint64_t k = 0; k < header.blocks(); ++k) {

@@ -196,7 +196,7 @@ void Encoder::complete() {
 void Encoder::look_at_windows() {
   windowed_ = 0;
   const bool looks = symbol_form_.in_heaps || is_own(header_.map);
-  if (!looks || header_.low == LowBits::kCoded) return;
+  if (maps_->version() < 3 || !looks || header_.low == LowBits::kCoded) return;
   const auto* symbols = reinterpret_cast<const uint8_t*>(content_.data());
   center_ = center_of(symbols, n_);
   const size_t rest = BlockSizes(header_, maps_->element(), n_).rest + low_.size();

@@ -175,6 +175,7 @@ Suggested suggested_by(DType element, bool lossless,
   const Tally tally = tally_of(bits);
   const size_t distinct = tally.distinct;
   const size_t count = bits.size();
+  out.most = tally.most;
   out.mostly = count >= 64 && tally.count * kMostlyOf >= count * (kMostlyOf - 1);
   // Floating-point numbers hardly meet by accident where they have 32 bits.
   // Within a bound, one value that is there everywhere, a fill, says nothing of the others.

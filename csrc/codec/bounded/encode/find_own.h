@@ -20,7 +20,8 @@ struct Suggested {
   bool palette = false;
   std::optional<Multiples> multiples;  // of one unit
   bool rows = false;                   // each row may have a unit of its own
-  bool mostly = false;                 // nearly all are the same
+  bool mostly = false;                 // nearly all are the same,
+  uint64_t most = 0;                   // namely this one, by its bits
   bool again = false;  // values of a floating-point type, or bits in them, are there again
   bool any() const { return palette || multiples || rows || mostly || again; }
 };

@@ -38,7 +38,7 @@ void Encoder::choose_own() {
   }
   again_ = suggested.again;
   again_values_ = looked_.values;
-  if (suggested.mostly && look_at_most<Word>()) return;
+  if (suggested.mostly && look_at_most<Word>(suggested.most)) return;
   BlockHeader best_header = header_;
   SymbolForm best_form = symbol_form_;
   std::vector<std::byte> best_own;
@@ -118,13 +118,11 @@ void Encoder::round_values() {
 
 // Blocks of one value, but for a few others: these, and where they are.
 template <typename Word>
-bool Encoder::look_at_most() {
+bool Encoder::look_at_most(uint64_t value) {
   constexpr size_t kFew = 64;
   const DType element = maps_->element();
   const std::byte* const x = looked_.values;
   const size_t bytes = size_of(element);
-  uint64_t value = bits_at(element, x, n_ / 2);
-  if (bits_at(element, x, 0) != value) value = bits_at(element, x, n_ / 3);
   own_.assign(bytes, std::byte{0});
   put_bits(element, own_.data(), 0, value);
   std::vector<size_t> others;

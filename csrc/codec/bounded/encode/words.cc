@@ -94,6 +94,8 @@ size_t Encoder::to_multiples(const Slice& slice, Word* words) {
   // Slices of the sample know no places, but where they are.
   const auto first = static_cast<size_t>(slice.x - looked_.values) / sizeof(Value);
   return one_by_one(slice, words, [&](size_t i, Word* word) {
+    // What a special value gets must be finite, too, times a unit that may be of another row.
+    if (multiples_.width > 0) before_ = 0;
     const Value x = get<Value>(slice.x, i * sizeof(Value));
     const double value = static_cast<double>(x), unit = multiples_.unit_of(first + i);
     const double near = multiples_.quotients ? value * unit : value / unit;

@@ -5,6 +5,7 @@
 #include "codec/bounded/bits.h"
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/field/coded.h"
+#include "codec/bounded/field/promise.h"
 #include "codec/bounded/field/tokens.h"
 #include "codec/bounded/field/walk-inl.h"
 
@@ -29,7 +30,7 @@ typename FieldDecoder<T>::Head FieldDecoder<T>::read_head(std::span<const std::b
   out.kind = static_cast<Kind>(kind);
   const uint64_t width = take_number(in), height = take_number(in), start = take_number(in);
   // As geometry_of() makes them: not many more cells than values.
-  const bool fits = width > 0 && height > 0 && width <= 2 * n && height <= 2 * n &&
+  const bool fits = width >= kLeastWidth && height > 0 && width <= 2 * n && height <= 2 * n &&
                     width * height <= 4 * n && start < width * height;
   if (!fits) {
     throw PayloadError(str_of("a field of ", n, " values has planes of ", height, " rows of ",

@@ -2,7 +2,7 @@
 //
 // Which places these are is written as lengths of runs, of places that are alike, by turns: first
 // those that are no holes. "Alike" is said of the places themselves, or of whether each is as the one a
-// row or a plane before, whatever makes the fewest runs.
+// row or a plane before, whatever makes the shortest lengths.
 //
 //     1      0: there are no holes, and nothing follows; 1: places themselves; 2: of rows; 3: of planes
 //     1      how many numbers holes have, 1 to 16; and these, with the bits of the values

@@ -1,4 +1,4 @@
-// Lossless maps that a block brings with it: a palette of the values that it has, and multiples of a
+// Exact maps that a block brings with it: a palette of the values that it has, and multiples of a
 // unit, such as prices in cents or weights that were dequantized row by row.
 //
 // What a map needs stands at the end of the block's content:
