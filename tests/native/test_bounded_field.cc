@@ -6,6 +6,7 @@
 
 #include "bounded_fields.h"
 #include "codec/bounded/bytes.h"
+#include "codec/bounded/field/promise.h"
 #include "codec/bounded/field/tokens.h"
 #include "codec/bounded/field/walk-inl.h"
 
@@ -241,14 +242,14 @@ TEST(bounded_field_holes) {
   }
 }
 
-// All widths, odd and even heights, blocks that begin and end within a plane.
+// All widths that a field may have, odd and even heights, blocks that begin and end within a plane.
 TEST(bounded_fields_of_all_shapes) {
   Random random(11);
   FieldEncoder<float> narrow;
   FieldDecoder<float> narrow_back;
   FieldEncoder<double> wide;
   FieldDecoder<double> wide_back;
-  for (uint32_t width = 1; width <= 70; ++width) {
+  for (auto width = static_cast<uint32_t>(bounded::field::kLeastWidth); width <= 70; ++width) {
     for (int turn = 0; turn < 6; ++turn) {
       const auto height = static_cast<uint32_t>(1 + random(turn == 0 ? 70 : 9));
       const size_t plane = size_t{width} * height;
@@ -353,9 +354,10 @@ TEST(bounded_fields_of_few_values_take_little_memory) {
   };
   constexpr uint64_t kHuge = uint64_t{1} << 33;
   for (const auto& [width, height, start] : {std::array<uint64_t, 3>{0, 1, 0},
-                                             {1, 0, 0},
+                                             {8, 0, 0},
                                              {201, 1, 0},
-                                             {1, 201, 0},
+                                             {8, 201, 0},
+                                             {7, 9, 0},
                                              {21, 20, 0},
                                              {10, 10, 100},
                                              {kHuge, kHuge, 0},
