@@ -3,6 +3,7 @@
 #include "bounded_fields.h"
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/container.h"
+#include "codec/bounded/field/promise.h"
 #include "codec/bounded/quads.h"
 #include "targets.h"
 
@@ -324,8 +325,9 @@ void decode_altered(Input& input) {
   const DType element = maps->element();
   const size_t n = 1 + input.below(2600);
   Block block;
-  if (input.flip()) {
-    const uint64_t shape[] = {n, 1 + input.below(60), 1 + input.below(70)};
+  if (input.flip() && n >= bounded::field::kLeastWidth) {
+    // Rows that a field may have.
+    const uint64_t shape[] = {n, 1 + input.below(60), 8 + input.below(70)};
     const Geometry geometry = bounded::field::geometry_of(shape, input.below(1000), n);
     const bool real = element == DType::kFloat32 || element == DType::kFloat64;
     block = {std::byte{6}};

@@ -132,7 +132,8 @@ TEST(gpu_bounded_every_pattern_and_bound) {
   }
   for (size_t map = 0; map <= bounded::kLastOnDevice; ++map) CHECK(count.maps[map] > 0, map);
   for (size_t k = 0; k < std::size(count.predictors); ++k) CHECK(count.predictors[k] > 0, k);
-  CHECK(count.by_values > 0 && count.by_values * 5 < count.blocks, count.by_values);
+  // Some patterns have few values, also within a bound.
+  CHECK(count.by_values > 0 && count.by_values * 3 < count.blocks, count.by_values);
 }
 
 TEST(gpu_bounded_every_size) {

@@ -269,8 +269,9 @@ void Encoder::words_field() {
     escapes.assign(n_, 0);
     for (size_t i = 0; i < header_.specials; ++i) escapes[get<uint16_t>(places_.data(), 2 * i)] = 1;
   }
-  const auto [least, greatest] = std::minmax_element(words.begin(), words.end());
-  const auto within = [&](int64_t most) { return *least >= -most && *greatest <= most; };
+  const auto ends = std::minmax_element(words.begin(), words.end());
+  const Word least = *ends.first, greatest = *ends.second;
+  const auto within = [&](int64_t most) { return least >= -most && greatest <= most; };
   if (within(kMostNarrow)) return word_field<Word, float>(words, escapes);
   if (within(kMostWide)) return word_field<Word, double>(words, escapes);
 }
