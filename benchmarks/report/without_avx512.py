@@ -1,8 +1,8 @@
 """How fast codecs and all-reduces between hosts are on a processor with AVX2 only, beside one with
 AVX-512: two tables of docs/performance.md.
 
-The results of the first are taken by hand on such a processor, by COMMANDS; those of the second are
-the ones that `python -m benchmarks all` writes.
+COMMANDS measure the processor with AVX2 only; somebody has to run them on such a machine.
+`python -m benchmarks all` measures the other one.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ def repeats(reals: torch.Tensor) -> bool:
 def compress_whole(
     reals: torch.Tensor, bound: Bound, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """The payload. reals: contiguous, on the CPU, within the bound of what was asked for."""
+    """Returns the payload, which gives `reals` back exactly. reals: contiguous, on the CPU; the
+    caller has made sure that they keep the bound.
+    """
     with lent() as entropy:
         frame = entropy.compress_bytes(reals.view(-1).view(torch.uint8).numpy().data)
     element = _dtypes.ELEMENTS[reals.dtype]

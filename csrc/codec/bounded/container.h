@@ -18,7 +18,7 @@
 //
 // With 128 in the type, all values are one frame of the entropy coder: instead of the table and the
 // blocks come the number of its bytes, the frame and the CRC-32C of the frame. It finds what repeats far
-// away. With a bound the values are those that blocks would have given.
+// away. Within a bound, the frame holds the values that decoding the blocks gives.
 //
 // Versions 1 and 2 have 16, a number of 32 bits, at 12, then both bounds, the shape in 64 bits a
 // dimension, and the bytes of each block in 32.

@@ -17,7 +17,8 @@ constexpr size_t kRuns = 4, kRun = 2048;
 
 }  // namespace
 
-// Bits of all symbols by those of some runs. counts_ become theirs, as if all were like them.
+// Estimates how many bits all symbols take, from some runs of them. Fills counts_ with the counts of
+// these runs, multiplied by the share of the symbols that they are.
 double Windowed::sampled(const uint8_t* symbols, size_t n, uint8_t center, int shift) {
   counts_.assign(kWindowContexts, Counts{});
   const auto take = [&](size_t first, size_t count) {
@@ -84,7 +85,8 @@ bool Windowed::look(const uint8_t* symbols, size_t n, uint8_t center, double sha
     best = bits;
     shift_ = shift;
   }
-  // A sample rather says too little, as it has few symbols for so many tables. Each window sees the same symbols.
+  // A sample has few symbols for its tables, so its estimate is rather too low. counts_ are those of
+  // the last window; added up over contexts, they are the same for each.
   if (best > share * bits_of_one_table(counts_) + 8 * more) return false;
   states_ = states_for(best / 8);
   take_turns(symbols, n, center);

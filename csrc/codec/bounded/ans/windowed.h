@@ -22,8 +22,8 @@ namespace cgx::bounded::ans {
 /// A row of symbols on its way. Not thread-safe.
 class Windowed {
  public:
-  /// Looks at n symbols, 1 to 2^17, and keeps what write() needs. False: by a sample, they are longer than `share` of
-  /// bytes_of_one_table() and `more` bytes; then bytes() is not known.
+  /// Looks at n symbols, 1 to 2^17, and keeps what write() needs. Returns false, without bytes() and
+  /// write(), if a sample estimates more than share * bytes_of_one_table() + more bytes.
   bool look(const uint8_t* symbols, size_t n, uint8_t center, double share = INFINITY,
             double more = 0);
 

@@ -199,16 +199,16 @@ void Encoder::look_at_windows() {
   if (maps_->version() < 3 || !looks || header_.low == LowBits::kCoded) return;
   const auto* symbols = reinterpret_cast<const uint8_t*>(content_.data());
   center_ = center_of(symbols, n_);
-  const size_t rest = BlockSizes(header_, maps_->element(), n_).rest + low_.size();
+  const size_t behind = BlockSizes(header_, maps_->element(), n_).rest;
   // Where symbols are few and most are alike, other coders lose what windows do not.
   const bool few = symbol_form_.entropy < kFew || is_own(header_.map);
   const double plain = symbol_form_.entropy / 8 * static_cast<double>(n_);
-  const double share = few ? 1 : kWorthwhile - kOfAll * static_cast<double>(rest) / plain;
+  const double share =
+      few ? 1 : kWorthwhile - kOfAll * static_cast<double>(behind + low_.size()) / plain;
   const double more = few ? kTables : 0;
   if (!windows_.look(symbols, n_, center_, share, more)) return;
   if (windows_.bytes() < share * windows_.bytes_of_one_table() + more) {
-    windowed_ =
-        static_cast<size_t>(windows_.bytes()) + BlockSizes(header_, maps_->element(), n_).rest;
+    windowed_ = static_cast<size_t>(windows_.bytes()) + behind;
   }
 }
 

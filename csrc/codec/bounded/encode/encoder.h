@@ -109,9 +109,9 @@ class Encoder {
   /// Bytes of the block with a frame of that many.
   size_t bytes_with(size_t frame_bytes) const;
   size_t value_bytes() const { return n_ * size_of(maps_->element()); }
-  /// The same, as far as far repetitions show it: those by more than a few thousand values.
+  /// Whether the values repeat what stands far before them, perhaps by more than a few thousand values.
   bool again_far() const;
-  /// The bytes of the first n values of encode(), or of all if they are fewer, rearranged; until the next call.
+  /// Rearranges the bytes of the first n values of encode(), or of all. Valid until the next call.
   std::span<const std::byte> rearranged(Rearranged way, size_t n = SIZE_MAX);
   /// The block as a frame of these.
   std::span<const std::byte> finish_bytes(Rearranged way, std::span<const std::byte> frame);

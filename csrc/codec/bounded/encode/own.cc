@@ -116,7 +116,7 @@ void Encoder::round_values() {
   looked_.values = x_ = rounded_.data();
 }
 
-// Blocks of one value, but for a few others: these, and where they are.
+// If nearly all values have these bits, lists the others with their places, and takes kMostly.
 template <typename Word>
 bool Encoder::look_at_most(uint64_t value) {
   constexpr size_t kFew = 64;

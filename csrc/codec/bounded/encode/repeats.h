@@ -24,8 +24,8 @@ struct Tally {
 /// For samples: it takes up to 6 times their room.
 Tally tally_of(std::span<const uint64_t> numbers);
 
-/// Whether the bits of these numbers repeat within them, as those of fractions do: thirds, or means of 30 days.
-/// Neighbours stand side by side.
+/// Whether each number repeats a pattern of bits, as the binary digits of 1/3 do: thirds, or means of
+/// 30 days. Looks at eight neighbours at a time.
 bool bits_repeat(std::span<const uint64_t> numbers);
 
 }  // namespace cgx::bounded

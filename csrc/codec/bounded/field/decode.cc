@@ -137,8 +137,8 @@ void FieldDecoder<T>::put(const Row<T>& row) {
   }
 }
 
-// Residuals of a row with long tokens. Only those of kExact may be of any size. True: values of their
-// own are among them.
+// Reads the residuals of a row with long tokens. Those of kExact may have any size, others up to
+// kMostResidual. Returns whether the row has escapes.
 template <typename T>
 bool FieldDecoder<T>::take_long(const Row<T>& row, size_t first) {
   using Residual = ResidualOf<T>;
