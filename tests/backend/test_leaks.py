@@ -50,9 +50,9 @@ def leaking(rank, world_size, kept):
     memory, samples = [], []
     for _ in range(leaks.SAMPLES):
         # Mapped: the heap may have room that is resident already.
-        memory.append(mmap.mmap(-1, 1 << 20))
+        memory.append(mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         memory[-1].write(b"x" * (1 << 20))
-        samples.append(leaks.resident())
+        samples.append(leaks.resident_memory())
     grown = leaks.growth(samples, 1000)
     after = leaks.held()
     os.close(kept[-1])
@@ -65,6 +65,15 @@ def test_the_counts_see_a_leak():
     assert len(found) == 2 and "'fds'" in found[0] and "memory grows" in found[1], found
     # 40 MiB in 1000 rounds
     assert 0.8 < results[0]["bytes"] / (40 * 1024 * 1024 / 1000) < 1.2, results
+
+
+def test_what_grows_once_is_no_leak():
+    """Here by a huge page, at any sample. Steady growth is seen beside it."""
+    for at in range(leaks.SAMPLES):
+        once = [(100 + 2 * (number >= at)) << 20 for number in range(leaks.SAMPLES)]
+        assert leaks.growth(once, leaks.SAMPLES) == 0, at
+        steady = [sample + 30_000 * number for number, sample in enumerate(once)]
+        assert leaks.growth(steady, leaks.SAMPLES) == 30_000, at
 
 
 def single_threaded() -> dict[str, str]:

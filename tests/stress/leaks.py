@@ -1,9 +1,9 @@
 """Whether many collectives and many groups leave anything in a process: descriptors, threads,
 mapped shared memory, memory.
 
-Memory is the resident set after a collection, sampled as the loop goes; what counts is the median
-of the last quarter of the samples against that of the second: one-time growth is over by then, and
-a single odd sample does not matter.
+Memory is what the process has written and holds after a collection, sampled as the loop goes. What
+counts is the median of the last three quarters of the samples: a leak makes it grow from the second
+quarter to the third and again to the last; what grows once, and a single odd sample, does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.distributed import RankPool
-from tests.stress.held import held, resident
+from tests.stress.held import held, resident_memory
 
 SAMPLES = 40
 # Bytes per call or group that are no leak. A page more or less in the allocator is 4096 / calls.
@@ -35,9 +35,13 @@ COUNTS = {"SHM": ((100_000, 1000), (20_000, 80)), "GLOO": ((100_000, 1000), (4_0
 def growth(samples: list[int], rounds: int) -> float:
     """Bytes per round in the steady state, at least 0."""
     quarter = len(samples) // 4
-    early = statistics.median(samples[quarter : 2 * quarter])
-    late = statistics.median(samples[-quarter:])
-    return max(0.0, late - early) * len(samples) / (rounds * 2 * quarter)
+    # The low median is a sample: a step amid a quarter is not divided between two differences.
+    second, third, last = (
+        statistics.median_low(samples[len(samples) - number * quarter :][:quarter])
+        for number in (3, 2, 1)
+    )
+    steady = max(0, min(third - second, last - third))
+    return steady * len(samples) / (rounds * quarter)
 
 
 def all_reduces(rank: int, world_size: int, calls: int) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def all_reduces(rank: int, world_size: int, calls: int) -> dict[str, Any]:
     samples = []
     for _ in range(SAMPLES):
         some(group, calls // SAMPLES)
-        samples.append(resident())
+        samples.append(resident_memory())
     # The threads that run callbacks are started as needed, and end with the group.
     dist.destroy_process_group(group)
     del group
@@ -87,7 +91,7 @@ def groups(rank: int, world_size: int, rounds: int) -> dict[str, Any]:
     before, samples = held(), []
     for _ in range(SAMPLES):
         some(max(1, rounds // SAMPLES))
-        samples.append(resident())
+        samples.append(resident_memory())
     return {"before": before, "after": held(), "bytes": growth(samples, rounds), "rounds": rounds}
 
 
