@@ -501,6 +501,8 @@ class BoundedMaps:
 
 class BoundedArena:
     def __init__(self, dims: int, blocks: int, bytes: int) -> None: ...
+    @property
+    def block_bytes(self) -> int: ...  # those of equal blocks once
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class BoundedEncoder:
@@ -569,6 +571,14 @@ class BoundedDecoder:
         first: int,
     ) -> None: ...  # the values [low, high) of the block to y[first:]
 
+# How a frame holds all values of a tensor; by default, as their bytes.
+class BoundedWhole:
+    def __init__(self) -> None: ...
+    def content_bytes(self, maps: BoundedMaps, n: int) -> int: ...
+    def decode(
+        self, maps: BoundedMaps, content: bytes, n: int, first: int, last: int, y: torch.Tensor
+    ) -> None: ...  # the values [first, last) of n
+
 class BoundedSlab:
     def __init__(self, maps: BoundedMaps, values: int) -> None: ...
     @property
@@ -598,7 +608,17 @@ class BoundedSlab:
 def bounded_range(element: int, x: torch.Tensor) -> float: ...
 def bounded_read(
     payload: memoryview,
-) -> tuple[int, bool, int, float, float, int, list[int], list[tuple[int, int]], bool]: ...
+) -> tuple[
+    int,
+    bool,
+    int,
+    float,
+    float,
+    int,
+    list[int],
+    list[tuple[int, int]],
+    BoundedWhole | None,
+]: ...
 def bounded_write(
     element: int,
     complex: bool,
@@ -608,16 +628,21 @@ def bounded_write(
     shape: Sequence[int],
     arena: BoundedArena,
 ) -> None: ...
-def bounded_write_framed(
+def bounded_write_whole(
     element: int,
     complex: bool,
     kind: int,
     asked: float,
     bound: float,
     shape: Sequence[int],
+    whole: BoundedWhole,
     frame: memoryview,
 ) -> bytes: ...
 def bounded_repeats(x: torch.Tensor) -> bool: ...
+def bounded_words_of_all(
+    maps: BoundedMaps, x: torch.Tensor
+) -> tuple[BoundedWhole, bytes] | None: ...
+def bounded_mostly_of_all(element: int, x: torch.Tensor) -> tuple[BoundedWhole, bytes] | None: ...
 def prefer_large_pages(memory: torch.Tensor) -> None: ...
 
 # Threads of one call, for `run` and a `with` block, which ends after them, whatever is raised.

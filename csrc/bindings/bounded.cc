@@ -18,6 +18,7 @@
 #include "codec/bounded/decode/decoder.h"
 #include "codec/bounded/encode/encoder.h"
 #include "codec/bounded/encode/repeats.h"
+#include "codec/bounded/encode/whole.h"
 #include "codec/bounded/gpu/slab.h"
 #include "codec/bounded/range.h"
 #include "tensors/memory.h"
@@ -187,7 +188,7 @@ py::tuple read_container(const py::buffer& payload) {
   for (const auto& place : open.places) places.emplace_back(place.begin, place.end);
   return py::make_tuple(number_of(header.element), header.complex, static_cast<int>(header.kind),
                         header.asked, header.bound, header.version, header.shape, places,
-                        header.framed);
+                        header.whole);
 }
 
 void write_container(int element, bool complex, int kind, double asked, double bound,
@@ -195,22 +196,84 @@ void write_container(int element, bool complex, int kind, double asked, double b
   Container header{dtype_of_number(element), complex, kind_of(kind), asked, bound,
                    std::move(shape)};
   const std::vector<std::byte> head = header.write(arena.blocks());
-  size_t bytes = head.size();
-  const std::byte* before = nullptr;
-  for (const auto& block : arena.blocks()) {
-    bytes += block.data() == before ? 0 : block.size();
-    before = block.data();
-  }
-  arena.close(head, header.padding(bytes));
+  arena.close(head, header.padding(head.size() + arena.block_bytes()));
 }
 
-py::bytes write_framed(int element, bool complex, int kind, double asked, double bound,
-                       std::vector<uint64_t> shape, const py::buffer& frame) {
+// ---- tensors as one frame ----
+
+py::bytes bytes_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+py::bytes write_whole(int element, bool complex, int kind, double asked, double bound,
+                      std::vector<uint64_t> shape, const Whole& whole, const py::buffer& frame) {
   Container header{dtype_of_number(element), complex, kind_of(kind), asked, bound,
                    std::move(shape)};
-  header.framed = true;
-  const std::vector<std::byte> out = header.write_framed(Bytes(frame).span());
-  return {reinterpret_cast<const char*>(out.data()), out.size()};
+  header.whole = whole;
+  return bytes_of(header.write_whole(Bytes(frame).span()));
+}
+
+std::span<const std::byte> all_bytes(const at::Tensor& x, size_t each) {
+  const auto n = static_cast<size_t>(x.numel());
+  return {host_bytes("x", x, each, 0, n), n * each};
+}
+
+// The frame's form and what it holds; None.
+template <typename Find>
+py::object content_by(const Find& find) {
+  const auto found = [&] {
+    const WithoutGil no_gil;
+    return find();
+  }();
+  if (!found) return py::none();
+  return py::make_tuple(found->whole, bytes_of(found->content));
+}
+
+// The values [first, last) of n, into all of y.
+void decode_whole(const Whole& whole, const Maps& maps, const py::buffer& content, uint64_t n,
+                  uint64_t first, uint64_t last, const at::Tensor& y) {
+  if (first > last || last > n) {
+    throw ConfigError(str_of("values ", first, " to ", last, ", allowed: 0 to ", n));
+  }
+  std::byte* to = host_bytes("y", y, size_of(maps.element()), 0, last - first);
+  const Bytes bytes(content);
+  const WithoutGil no_gil;
+  whole.decode(maps, bytes.span(), n, first, last, to);
+}
+
+void bind_whole(py::module_& module) {
+  py::class_<Whole>(module, "BoundedWhole")
+      .def(py::init<>())
+      .def("content_bytes", &Whole::content, py::arg("maps"), py::arg("n"))
+      .def("decode", &decode_whole, py::arg("maps"), py::arg("content"), py::arg("n"),
+           py::arg("first"), py::arg("last"), py::arg("y"));
+  module.def("bounded_write_whole", &write_whole, py::arg("element"), py::arg("complex"),
+             py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),
+             py::arg("whole"), py::arg("frame"));
+  module.def(
+      "bounded_repeats",
+      [](const at::Tensor& x) {
+        const auto each = static_cast<size_t>(x.itemsize());
+        const auto bytes = all_bytes(x, each);
+        const WithoutGil no_gil;
+        return repeats(bytes, each);
+      },
+      py::arg("x"));
+  module.def(
+      "bounded_words_of_all",
+      [](const Maps& maps, const at::Tensor& x) {
+        const auto bytes = all_bytes(x, size_of(maps.element()));
+        return content_by([&] { return words_of_all(maps, bytes); });
+      },
+      py::arg("maps"), py::arg("x"));
+  module.def(
+      "bounded_mostly_of_all",
+      [](int element, const at::Tensor& x) {
+        const DType dtype = dtype_of_number(element);
+        const auto bytes = all_bytes(x, size_of(dtype));
+        return content_by([&] { return mostly_of_all(dtype, bytes); });
+      },
+      py::arg("element"), py::arg("x"));
 }
 
 std::string name_of(const OpenBlock& block) {
@@ -253,6 +316,7 @@ void bind(py::module_& module) {
              return std::make_unique<Arena>(Container::most_head(dims, blocks), bytes);
            }),
            py::arg("dims"), py::arg("blocks"), py::arg("bytes"))
+      .def_property_readonly("block_bytes", &Arena::block_bytes)
       .def_buffer([](Arena& arena) {
         const std::span<std::byte> bytes = arena.bytes();
         return py::buffer_info(reinterpret_cast<uint8_t*>(bytes.data()),
@@ -354,19 +418,7 @@ void bind(py::module_& module) {
         prefer_large_pages(host_bytes("memory", memory, each, 0, n), memory.nbytes());
       },
       py::arg("memory"));
-  module.def("bounded_write_framed", &write_framed, py::arg("element"), py::arg("complex"),
-             py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),
-             py::arg("frame"));
-  module.def(
-      "bounded_repeats",
-      [](const at::Tensor& x) {
-        const auto each = static_cast<size_t>(x.itemsize());
-        const auto n = static_cast<size_t>(x.numel());
-        const std::byte* values = host_bytes("x", x, each, 0, n);
-        const py::gil_scoped_release no_gil;
-        return repeats({values, n * each}, each);
-      },
-      py::arg("x"));
+  bind_whole(module);
   module.attr("BOUNDED_BLOCK_VALUES") = kBlockValues;
 }
 

@@ -173,11 +173,15 @@ def of_words(
 def framed(
     element: int, shape: list[int], frame: bytes, *, kind: int = LOSSLESS, **other: Any
 ) -> bytes:
-    """A payload of one frame. other: its version, the frame's length and crc, and the padding."""
+    """A payload of one frame. other: its version, its bound, what says how it holds the values, the
+    frame's length and crc, and the padding.
+    """
     parts = Parts(NEWEST, element % 128, LOSSLESS, 0.0, 0.0, shape, [])
     first = b"CGXB" + bytes([other.get("version", NEWEST), element | 128, kind, len(shape)])
-    rest = struct.pack("<d", 0.5) if kind != LOSSLESS else b""
-    rest += b"".join(map(number, [*shape, other.get("length", len(frame))]))
+    rest = struct.pack("<d", other.get("bound", 0.5)) if kind != LOSSLESS else b""
+    rest += rest if kind == RELATIVE else b""
+    rest += b"".join(map(number, shape)) + other.get("form", b"\0")
+    rest += number(other.get("length", len(frame)))
     stored = other.get("crc", crc(frame))
     whole = first + crc(first + rest + stored) + rest + frame + stored
     padding = other.get("padding")

@@ -1,6 +1,6 @@
 """A second reader of payloads, from docs/bounded_format.md alone: numpy and zstandard. Its parts
-are reader_bytes.py, reader_symbols.py, reader_fields.py, reader_values.py, reader_maps.py and
-reader_own.py; files: reader_files.py.
+are reader_bytes.py, reader_symbols.py, reader_fields.py, reader_frames.py, reader_values.py,
+reader_maps.py and reader_own.py; files: reader_files.py.
 
 An AssertionError says that a payload does not follow the format.
 """
@@ -16,8 +16,9 @@ from tests.bounded.reader_bytes import Cursor, crc32c
 from tests.bounded.reader_fields import EXACT, Field
 from tests.bounded.reader_fields import GRID as FIELD_GRID
 from tests.bounded.reader_fields import WORDS as FIELD_WORDS
+from tests.bounded.reader_frames import frame_form, from_frame
 from tests.bounded.reader_maps import codes, curve
-from tests.bounded.reader_own import from_bytes, mostly, unframed, unpacked
+from tests.bounded.reader_own import from_bytes, mostly, unframed
 from tests.bounded.reader_symbols import windowed
 from tests.bounded.reader_values import (
     BITS,
@@ -70,6 +71,7 @@ def read(payload: bytes) -> tuple[dict, np.ndarray]:
         count *= dim
     blocks = -(-count // BLOCK)
     if framed:
+        form = frame_form(data)
         length = data.number()
         places = [(0, length + 4)]
     elif version < 3:
@@ -86,7 +88,7 @@ def read(payload: bytes) -> tuple[dict, np.ndarray]:
     if framed:
         frame, stored = payload[first : end - 4], payload[end - 4 : end]
         assert struct.unpack("<I", stored)[0] == crc32c(frame)
-        out[:] = np.frombuffer(unpacked(frame, out.nbytes), out.dtype)
+        from_frame(frame, form, element, kind, bound, out)
         places = []
     for k, (b, e) in enumerate(places):
         values = out[k * BLOCK : (k + 1) * BLOCK]

@@ -79,6 +79,11 @@ def from_own(how: int, words: np.ndarray, element: int, own: bytes, out: np.ndar
 def mostly(data: Cursor, out: np.ndarray) -> None:
     """One value, but for a few."""
     out[:] = data.array(out.dtype, 1)
+    others(data, out)
+
+
+def others(data: Cursor, out: np.ndarray) -> None:
+    """Values at places of their own."""
     at = 0
     for _ in range(data.number()):
         at += data.number()

@@ -173,11 +173,157 @@ def test_frames() -> None:
         (framed(14, [100], frame), "type is 142"),
         (framed(64 + 5, [200], frame), "type is 197"),
         (framed(13, [400], frame_of(b"\2" * 400)), "a bool is"),
+        (framed(13, [400], frame_of(b"\1" * 399 + b"\2")), "a bool is 2"),
     ):
         both_refuse(payload, text)
     for length in range(len(checked)):
         with pytest.raises(PayloadError, match="cut"):
             bounded.decompress(framed(1, [100], frame)[:length])
+
+
+def words_form(size: int, step: float, others: int = 1) -> bytes:
+    return b"\1" + bytes([size]) + struct.pack("<d", step) + number(others)
+
+
+def words_frame(numbers: Any, size: int, others: bytes = b"\0") -> bytes:
+    return frame_of(np.array(numbers, f"<i{size}").tobytes() + others)
+
+
+def test_frames_of_words() -> None:
+    """The bound is 0.5, so steps are at most 1."""
+    numbers = np.arange(-50, 50)
+
+    def of(size: int, step: float = 0.5, element: int = 1, **fields: Any) -> bytes:
+        frame = words_frame(numbers, size)
+        fields = {"kind": 1, "form": words_form(size, step), **fields}
+        return framed(element, fields.pop("shape", [4, 25]), frame, **fields)
+
+    for size in (1, 2, 4):
+        for element in (1, 2, 64 + 1):
+            shape = [50] if element > 64 else [4, 25]
+            found = both_read(of(size, element=element, shape=shape)).reshape(-1)
+            assert found[0] == (-25 - 24.5j if element > 64 else -25)
+        assert both_read(of(size, 1.0))[0, 0] == -50 and both_read(of(size, 5e-324))[0, 0] == 0
+        for payload, text in (
+            (of(size, shape=[99]), f"{100 * size + 1} bytes, expected {99 * size + 1}"),
+            (of(size, shape=[101]), f"{100 * size + 1} bytes, expected {101 * size + 1}"),
+            (of(size, 1.0000001), "has the step 1, allowed: above 0, at most 1"),
+            (of(size, 0.0), "has the step 0"),
+            (of(size, -0.5), "has the step -0.5"),
+            (of(size, np.nan), "has the step -?nan"),
+            (of(size, np.inf), "has the step inf"),
+            (of(size, kind=0), "which its bound does not have"),
+            (of(size, kind=3), "which its bound does not have"),
+            (of(size, element=3), "which its bound does not have"),
+            (of(size, element=4), "which its bound does not have"),
+            (of(size, element=5), "whole numbers have no bound"),
+            (of(size, element=5, kind=0), "which its bound does not have"),
+            (of(size, form=words_form(3, 0.5)), "words of 3 bytes, allowed: 1, 2, 4"),
+            (of(size, form=words_form(0, 0.5)), "words of 0 bytes"),
+            (of(size, form=words_form(8, 0.5)), "words of 8 bytes"),
+            (of(size, form=b"\3"), "form 3, allowed: 0 to 2"),
+            (of(size, form=b"\xff"), "form 255"),
+        ):
+            both_refuse(payload, text)
+
+
+def test_words_that_stand_for_no_number() -> None:
+    most = 2**31 - 1
+    step = 2.0**97  # of which the greatest float32 is nearly 2^31
+    for word, element, fits in (
+        (most, 1, False),
+        (-most, 1, False),
+        (most - 128, 1, True),
+        (-most - 1, 1, False),
+        (most, 2, True),
+        (-most - 1, 2, True),
+    ):
+        frame = words_frame([0, 1, word], 4)
+        kind = {"kind": 1, "bound": step / 2, "form": words_form(4, step)}
+        payload = framed(element, [3], frame, **kind)
+        if fits:
+            assert both_read(payload)[2] == word * step
+        else:
+            both_refuse(payload, f"value 2 has the word {word}, which stands for no number")
+
+
+def test_other_values_beside_words() -> None:
+    def of(others: bytes, length: int | None = None, element: int = 1) -> bytes:
+        form = words_form(2, 0.5, len(others) if length is None else length)
+        frame = words_frame(range(100), 2, others)
+        return framed(element, [100], frame, kind=2, form=form)
+
+    nan, zero = struct.pack("<f", np.nan), struct.pack("<f", -0.0)
+    found = both_read(of(b"\3\0" + nan + b"\4" + zero + b"\x5d" + zero))
+    assert found.isnan().nonzero().view(-1).tolist() == [0]
+    assert torch.signbit(found).nonzero().view(-1).tolist() == [5, 99] and found[98] == 49
+    assert both_read(of(b"\1\1" + struct.pack("<d", np.inf), element=2))[1] == np.inf
+    for payload, text in (
+        (of(b""), "cut"),
+        (of(b"\1"), "cut"),
+        (of(b"\1\0" + nan[:3]), "cut"),
+        (of(b"\0\0"), "goes on behind its last value"),
+        (of(b"\1\x64" + nan), "another value behind its end"),
+        (of(b"\2\0" + nan + b"\x63" + nan), "another value behind its end"),
+        (of(b"\0", 2), "frame declares 201 bytes, expected 202"),
+        (of(b"\0", 0), "frame declares 201 bytes, expected 200"),
+        (of(b"\0", 419), "has others of 419 bytes, allowed: at most 418"),
+    ):
+        both_refuse(payload, text)
+
+
+def test_frames_of_mostly_one_value() -> None:
+    def of(content: bytes, size: int | None = None, **fields: Any) -> bytes:
+        form = b"\2" + number(len(content) if size is None else size)
+        fields = {"form": form, **fields}
+        element = fields.pop("element", 1)
+        return framed(element, fields.pop("shape", [10, 10]), frame_of(content), **fields)
+
+    def mostly(*places: int, value: float = 2.5) -> bytes:
+        rest = b"".join(number(at) + struct.pack("<f", k) for k, at in enumerate(places))
+        return struct.pack("<f", value) + number(len(places)) + rest
+
+    for kind in range(4):
+        found = both_read(of(mostly(99), kind=kind))
+        assert found[0, 0] == 2.5 and found[9, 9] == 0
+    assert both_read(of(mostly(0, 97, 0))).view(-1)[[0, 97, 98, 99]].tolist() == [0, 2.5, 1, 2]
+    assert both_read(of(mostly())).tolist() == [[2.5] * 10] * 10
+    both_read(of(b"\1\1\5\0", element=13, shape=[10]))
+    for payload, text in (
+        (of(mostly(100)), "another value behind its end"),
+        (of(mostly(0, 99)), "another value behind its end"),
+        (of(mostly(2**64 - 1)), "another value behind its end"),
+        (of(mostly(5, 2**64 - 6)), "another value behind its end"),
+        (of(mostly(5) + b"\0"), "goes on behind its last value"),
+        (of(mostly(5)[:-1]), "cut"),
+        (of(b"\0\0\0"), "cut"),
+        (of(b""), "cut"),
+        (of(mostly(5), 11), "frame declares 10 bytes, expected 11"),
+        (of(mostly(5), 9), "frame declares 10 bytes, expected 9"),
+        (of(mostly(5), 418), "frame declares 10 bytes, expected 418"),
+        (of(mostly(5), 419), "has others of 419 bytes, allowed: at most 418"),
+        (of(mostly(5), 2**64 - 1), "allowed: at most 418"),
+        (of(mostly(), element=5, kind=1), "whole numbers have no bound"),
+        (of(b"\2\0", element=13, shape=[10]), "a bool is 2"),
+        (of(b"\1\1\5\2", element=13, shape=[10]), "a bool is 2"),
+    ):
+        both_refuse(payload, text)
+
+
+def test_headers_of_frames_that_are_cut_or_altered() -> None:
+    words = framed(1, [100], words_frame(np.arange(100), 1), kind=1, form=words_form(1, 0.5))
+    few = frame_of(struct.pack("<fB", 2.5, 0))
+    for good in (words, framed(1, [100], few, form=b"\2\5")):
+        both_read(good)
+        for at in range(len(good)):
+            with pytest.raises(PayloadError):
+                bounded.decompress(good[:at])
+            wrong = bytearray(good)
+            wrong[at] ^= 1
+            with pytest.raises(PayloadError):
+                bounded.decompress(wrong)
+            with pytest.raises(PayloadError):
+                bounded.info(wrong)
 
 
 def test_frames_of_nothing() -> None:

@@ -24,9 +24,12 @@ from tests.bounded.discrete import (
     within,
 )
 from tests.bounded.helpers import gaussian, same, same_bits
+from tests.bounded.reader_frames import form_of
 from tests.distributed import run_pooled
 from torch_cgx import _C, bounded
 from torch_cgx.bounded.checkpoint import BoundedLoadPlanner, BoundedSavePlanner
+
+BLOCK = _C.BOUNDED_BLOCK_VALUES
 
 
 def repeated(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -139,6 +142,116 @@ def test_rows_that_repeat_within_a_bound(bound: dict[str, float]) -> None:
     assert maps(bounded.info(payload)) == {"frame"}
     some = bounded.decompress(payload, rows=slice(7, 19))
     assert same_bits(some, bounded.decompress(payload)[7:19])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize("key", ["max_error", "relative"])
+def test_rows_that_repeat_are_words_of_a_grid(key: str, dtype: torch.dtype) -> None:
+    x = repeated(700, 502, torch.float64)
+    x = x.to(dtype) if not dtype.is_complex else torch.view_as_complex(x.float().view(700, 251, 2))
+    reach = float(torch.view_as_real(x).abs().max() if dtype.is_complex else x.abs().max())
+    sizes = []
+    for share, size in ((0.01, 1), (1e-4, 2), (1e-6, 4)):
+        bound = {key: share * reach if key == "max_error" else share / 2}
+        assert within(x, **bound) == {"frame"}
+        payload = bounded.compress(x, **bound)
+        assert form_of(payload) == (1, size)
+        sizes.append(payload.numel())
+        some = bounded.decompress(payload, rows=slice(7, 19))
+        assert same_bits(some, bounded.decompress(payload)[7:19])
+        out = torch.zeros(702, *x.shape[1:], dtype=dtype)
+        bounded.decompress(payload, out[1:-1])
+        assert same_bits(out[1:-1], bounded.decompress(payload)) and not out[0].any()
+    assert sizes == sorted(sizes) and sizes[0] < sizes[2] / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_values_that_have_no_words(dtype: torch.dtype) -> None:
+    """A few are beside the words; else a frame has the values that the blocks stand for."""
+    x = repeated(700, 501, dtype)
+    bound = {"max_error": 0.5}
+    other = x.clone()
+    other[699, 500], other[0, 0], other[0, 1], other[99] = torch.nan, -torch.inf, -0.0, torch.nan
+    payload = bounded.compress(other, **bound)
+    assert form_of(payload) == (1, 2) and within(other, **bound) == {"frame"}
+    for rows in (slice(0, 1), slice(98, 101), slice(699, 700)):
+        some = bounded.decompress(payload, rows=rows)
+        assert same_bits(some, bounded.decompress(payload)[rows])
+    other[:, ::60] = -0.0
+    assert within(other, **bound) == {"frame"}
+    assert form_of(bounded.compress(other, **bound)) == (0, 0)
+    for scale, bound in ((1e30, 1e10), (1, 1e-310), (1e-30, 1e-38)):
+        values = (x.double() * scale).to(dtype)
+        assert within(values, max_error=bound) == {"frame"}
+        assert form_of(bounded.compress(values, max_error=bound)) == (0, 0)
+    assert form_of(bounded.compress(x, pointwise=0.01)) == (0, 0)
+
+
+def test_one_payload_of_words_whatever_computes_it() -> None:
+    x, threads = repeated(700, 501, torch.float32), torch.get_num_threads()
+    expected = bounded.compress(x, max_error=0.1)
+    y = bounded.decompress(expected)
+    assert form_of(expected) == (1, 2)
+    try:
+        for some in (1, 2):
+            torch.set_num_threads(some)
+            for level in _C.cpu_levels().split(","):
+                _C.set_cpu_level(level)
+                assert torch.equal(bounded.compress(x, max_error=0.1), expected)
+                assert same_bits(bounded.decompress(expected), y)
+    finally:
+        torch.set_num_threads(threads)
+        _C.set_cpu_level("")
+
+
+def test_blocks_where_they_are_shorter() -> None:
+    """The rows that are there again are few among smooth ones, which blocks code better."""
+    smooth = torch.linspace(0, 9, 2**20).sin().view(1024, 1024)
+    smooth[::20] = gaussian(1024)
+    bound = {"max_error": 1e-4}
+    assert "frame" not in within(smooth, **bound)
+    frames = bounded.compress(smooth[::20].contiguous(), **bound)
+    assert form_of(frames)[0] == 1
+
+
+# ---- nearly constant
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=str)
+def test_nearly_constant(dtype: torch.dtype) -> None:
+    n = 40 * BLOCK + 99
+    one = 1 if dtype == torch.bool else 3.5
+    others = dict.fromkeys(range(77, n, n // 60), 0.0) | {0: 0.0, n - 1: 0.0}
+    x = mostly(n, one, others, dtype)
+    check(x)
+    payload = lossless(x)
+    assert maps(bounded.info(payload)) == {"frame"} and form_of(payload) == (2, 0)
+    assert bounded.info(payload).blocks[0].values == n
+    if dtype.is_floating_point:
+        for bound in ({"max_error": 0.1}, {"relative": 0.1}, {"pointwise": 0.1}):
+            assert within(x, **bound) == {"frame"}
+            assert form_of(bounded.compress(x, **bound)) == (2, 0)
+
+
+def test_nearly_constant_sizes() -> None:
+    for blocks in (1, 2, 3, 17, 100, 300):
+        for count in (0, 1, 5, 200):
+            n = blocks * BLOCK + 1
+            others = {(7 + i * 99_991) % n: float(i) for i in range(count)}
+            check(mostly(n, 0.5, others, torch.float32), second=blocks == 3)
+            check(mostly(n, 0.0, others, torch.float32), second=False)
+
+
+def test_rows_of_what_is_nearly_constant() -> None:
+    x = mostly(30 * BLOCK, 0.5, {i * 99_991: 1.5 for i in range(19)}, torch.float32)
+    x = x.view(-1, 128, 3)
+    payload = lossless(x)
+    assert form_of(payload) == (2, 0)
+    for rows in (slice(0, 0), slice(0, 1), slice(5119, 5120), slice(200, 3000, 7)):
+        assert same_bits(bounded.decompress(payload, rows=rows), x[rows])
+    z = torch.view_as_complex(x[..., :2].contiguous())
+    assert form_of(lossless(z)) == (2, 0)
+    check(z)
 
 
 # ---- files, checkpoints, ranks

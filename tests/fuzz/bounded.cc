@@ -1,6 +1,7 @@
 #include <bit>
 
 #include "bounded_fields.h"
+#include "bounded_whole.h"
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/container.h"
 #include "codec/bounded/field/promise.h"
@@ -104,8 +105,40 @@ void mend(Block& payload) {
   if (least <= 4096) payload.resize(std::max(begin, least));
 }
 
-// A payload that was read, from its header and its blocks.
+// The same of a payload that is one frame: what is left behind its header.
+void mend_frame(Block& payload) {
+  std::span<const std::byte> in(payload);
+  try {
+    bounded::take_bytes(in, 12);
+    const bool lossless = payload[6] == std::byte{0}, relative = payload[6] == std::byte{2};
+    bounded::take_bytes(in, (lossless ? 0 : 8) + (relative ? 8 : 0));
+    for (int dims = static_cast<uint8_t>(payload[7]); dims > 0; --dims) bounded::take_number(in);
+    bounded::Whole::read(in);
+  } catch (const PayloadError&) {
+    return;
+  }
+  const auto form_end = payload.begin() + static_cast<std::ptrdiff_t>(payload.size() - in.size());
+  const Block frame(in.begin(), in.end());
+  payload.erase(form_end, payload.end());
+  bounded::append_number(payload, frame.size());
+  const size_t head = payload.size();
+  payload.insert(payload.end(), frame.begin(), frame.end());
+  bounded::append(payload, crc32c(frame.data(), frame.size()));
+  Block covered(payload.begin(), payload.begin() + 8);
+  covered.insert(covered.end(), payload.begin() + 12,
+                 payload.begin() + static_cast<std::ptrdiff_t>(head));
+  covered.insert(covered.end(), payload.end() - 4, payload.end());
+  const uint32_t crc = crc32c(covered.data(), covered.size());
+  std::memcpy(payload.data() + 8, &crc, sizeof crc);
+}
+
+// A payload that was read, from its header and its blocks, or its frame.
 Block written_again(const OpenContainer& open, const Block& payload) {
+  if (open.header.whole) {
+    CHECK(open.places.size() == 1);
+    const auto [begin, end] = open.places[0];
+    return open.header.write_whole(std::span(payload).subspan(begin, end - begin));
+  }
   std::vector<std::span<const std::byte>> blocks;
   Block body;
   uint64_t covered = 0;
@@ -133,13 +166,17 @@ void read_container(Input& input) {
     const uint32_t block_bits = bounded::kBlockBits;
     if (begin[4] < 3) std::memcpy(payload.data() + 12, &block_bits, sizeof block_bits);
   }
-  if (mended) mend(payload);
+  if (mended && payload.size() > 5 && payload[4] == std::byte{3} && payload[5] >= std::byte{128}) {
+    mend_frame(payload);
+  } else if (mended) {
+    mend(payload);
+  }
   const ExactBytes exact(payload, 3);
   try {
     const OpenContainer open = OpenContainer::read(exact.span());
     // Accepted: then it is what a writer of this header makes, but for longer numbers.
     const Container& header = open.header;
-    CHECK(open.places.size() == header.blocks());
+    CHECK(header.whole || open.places.size() == header.blocks());
     const Block again = written_again(open, payload);
     if (header.version < 3) {
       CHECK(again == payload);
@@ -356,22 +393,55 @@ void decode_altered(Input& input) {
   check_outcomes(maps, block, {}, n);
 }
 
+// Frames of all values that an encoder has made, altered ones, and any others.
+void whole_any(Input& input) {
+  BoundKind kind;
+  const auto maps = take_maps(input, &kind);
+  if (maps == nullptr) return;
+  const DType element = maps->element();
+  const size_t n = input.below(3000);
+  const size_t a = input.below(n + 1), b = input.below(n + 1);
+  bounded::Whole whole;
+  Block content;
+  if (input.flip()) {
+    const Block x = take_values(input, element, n);
+    check_whole_round_trip(*maps, kind, x, std::min(a, b), std::max(a, b), "a tensor");
+    auto made = bounded::words_of_all(*maps, x);
+    if (!made) made = bounded::mostly_of_all(element, x);
+    if (!made) return;
+    whole = made->whole;
+    content = std::move(made->content);
+    alter(input, content);
+  } else {
+    whole.form = static_cast<bounded::Whole::Form>(input.below(3));
+    whole.word_bytes = size_t{1} << input.below(3);
+    whole.step = input.flip() ? maps->bound() : input.take<double>();
+    content.resize(input.left());
+    input.fill(content.data(), content.size());
+  }
+  const size_t words = whole.form == bounded::Whole::Form::kWords ? n * whole.word_bytes : 0;
+  if (words <= content.size()) whole.others = content.size() - words;
+  check_whole(*maps, whole, content, n, std::min(a, b), std::max(a, b));
+}
+
 }  // namespace
 
 void fuzz_bounded(const uint8_t* data, size_t size) {
   Input input(data, size);
-  switch (input.below(4)) {
+  // Inputs of the corpus begin with 0 to 3.
+  switch (input.below(8)) {
     case 0:
-      read_container(input);
-      break;
+      return read_container(input);
     case 1:
-      decode_any(input);
-      break;
+    case 6:
+      return decode_any(input);
     case 2:
-      encode_any(input);
-      break;
+      return encode_any(input);
+    case 3:
+    case 7:
+      return decode_altered(input);
     default:
-      decode_altered(input);
+      whole_any(input);
   }
 }
 

@@ -1,19 +1,14 @@
-// Blocks that bring their map, blocks without words and payloads of one frame: they come back as they
-// were, and whatever their bytes become, with checksums that are right, a decoder gives values or a
+// Blocks that bring their map and blocks without words: they come back as they were, and whatever their bytes become, with checksums that are right, a decoder gives values or a
 // PayloadError. For sanitizers; CGX_MUTATIONS is how many are tried.
 #include <cstdlib>
 
 #include "bounded_blocks.h"
-#include "codec/bounded/container.h"
-#include "codec/compressors/list.h"
 #include "data.h"
-#include "toy_entropy.h"
 
 namespace cgx::native {
 namespace {
 
 using bounded::BlockHeader;
-using bounded::Container;
 using bounded::Map;
 using bounded::Maps;
 using bounded::PayloadError;
@@ -219,49 +214,6 @@ TEST(bounded_own_maps_of_any_bytes) {
     }
   }
   CHECK(refused > 0 && taken > 0, refused, " refused, ", taken, " taken");
-}
-
-TEST(bounded_payloads_of_one_frame) {
-  const auto entropy = std::make_shared<const ToyEntropy>();
-  const CompressorConfig config(bounded_compressor());
-  const auto reader = make_compressor(config, entropy), without = make_compressor(config, nullptr);
-  Random random(3);
-  const size_t n = 3 * bounded::kBlockValues + 100;
-  const Block x = values_of(DType::kFloat32, 3, n, random);
-  Container header;
-  header.shape = {n};
-  header.framed = true;
-  const auto crc_of = [](Block& payload, size_t head) {
-    Block covered(payload.begin(), payload.begin() + 8);
-    covered.insert(covered.end(), payload.begin() + 12,
-                   payload.begin() + static_cast<std::ptrdiff_t>(head));
-    covered.insert(covered.end(), payload.end() - 4, payload.end());
-    const uint32_t crc = crc32c(covered.data(), covered.size());
-    std::memcpy(payload.data() + 8, &crc, 4);
-  };
-  const Block frame = entropy->compress(x, {});
-  const Block payload = header.write_framed(frame);
-  Block y(x.size());
-  reader->decompress(payload, y.data(), n, DType::kFloat32);
-  CHECK(y == x);
-  CHECK(contains(
-      error_of<ConfigError>([&] { without->decompress(payload, y.data(), n, DType::kFloat32); }),
-      "needs an entropy coder"));
-  const size_t head = payload.size() - frame.size() - 4;
-  for (size_t round = 0; round < 300; ++round) {
-    Block other(payload.begin(), payload.end() - 4);
-    alter(other, round % 2 == 0 ? 12 : head, random);
-    const uint32_t crc = crc32c(other.data() + std::min(head, other.size()),
-                                other.size() - std::min(head, other.size()));
-    other.resize(other.size() + 4);
-    std::memcpy(other.data() + other.size() - 4, &crc, 4);
-    crc_of(other, std::min(head, other.size() - 4));
-    const ExactBytes exact(other, 1);
-    try {
-      reader->decompress(exact.span(), y.data(), n, DType::kFloat32);
-    } catch (const ConfigError&) {  // of the payload, or of the toy's frame
-    }
-  }
 }
 
 }  // namespace cgx::native

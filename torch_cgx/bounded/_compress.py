@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -16,10 +17,20 @@ from torch_cgx.bounded._entropy import Coder
 from torch_cgx.bounded._memory import LARGE
 from torch_cgx.bounded._payload import open_payload
 from torch_cgx.bounded._threads import each
-from torch_cgx.bounded._whole import compress_whole, repeats
+from torch_cgx.bounded._whole import (
+    Frame,
+    as_mostly,
+    as_values,
+    in_words,
+    nearly_constant,
+    payload_of,
+    repeats,
+)
 
 # Bytes that a raw block has beside its values.
 _MOST_BESIDE = 5
+# Blocks are not made where one of _SAMPLED says that a frame is shorter by this factor.
+_SAMPLED, _SURELY = 8, 2
 
 
 def compress(
@@ -71,44 +82,64 @@ def compress_noting(
     reals = _dtypes.reals_of(tensor)
     bound = bound_of(reals, max_error, relative, pointwise)
     note(reals, bound)
-    if not repeats(reals):
-        return _in_blocks(reals, bound, shape, dtype)
-    reals = reals.cpu()
+    if repeats(reals):
+        return _repeating(reals.cpu(), bound, shape, dtype)
     blocks = _in_blocks(reals, bound, shape, dtype)
-    if bound.kind != LOSSLESS:
+    if not nearly_constant(reals, blocks):
+        return blocks
+    frame = as_mostly(_rounded(blocks, reals, bound))
+    return blocks if frame is None else _shorter(blocks, frame, reals, bound, shape, dtype)
+
+
+def _repeating(
+    reals: torch.Tensor, bound: Bound, shape: torch.Size, dtype: torch.dtype
+) -> torch.Tensor:
+    """The payload of values whose rows are there again: one frame, or blocks if they are shorter.
+    reals: on the CPU.
+    """
+    frame = in_words(reals, bound)
+    if frame is not None and _SURELY * len(frame.data) < _estimated_bytes(reals, bound):
+        return payload_of(frame, reals, bound, shape, dtype)
+    blocks = _in_blocks(reals, bound, shape, dtype)
+    if frame is None:
         # What the blocks stand for is within the bound, and repeats as the values do, or more so.
-        opened = open_payload(blocks)
-        rounded = torch.empty_like(reals)
-        decode_into(opened, 0, opened.reals, rounded)
-        reals = rounded
-    framed = compress_whole(reals, bound, shape, dtype)
-    return framed if framed.numel() < blocks.numel() else blocks
+        frame = as_values(_rounded(blocks, reals, bound))
+    return _shorter(blocks, frame, reals, bound, shape, dtype)
+
+
+def _shorter(
+    blocks: torch.Tensor,
+    frame: Frame,
+    reals: torch.Tensor,
+    bound: Bound,
+    shape: torch.Size,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    whole = payload_of(frame, reals, bound, shape, dtype)
+    return whole if whole.numel() < blocks.numel() else blocks
+
+
+def _rounded(blocks: torch.Tensor, reals: torch.Tensor, bound: Bound) -> torch.Tensor:
+    """What the payload `blocks` of the values stands for, on the CPU."""
+    if bound.kind == LOSSLESS and not reals.is_cuda:
+        return reals
+    opened = open_payload(blocks)
+    values = torch.empty_like(reals, device="cpu")
+    decode_into(opened, 0, opened.reals, values)
+    return values
+
+
+def _estimated_bytes(reals: torch.Tensor, bound: Bound) -> float:
+    """Bytes of the blocks of values on the CPU, by some of them."""
+    count = -(-reals.numel() // _C.BOUNDED_BLOCK_VALUES)
+    some = range(min(_SAMPLED // 2, (count - 1) // 2), count, _SAMPLED)
+    return _encoded(reals, bound, 0, some).block_bytes * count / len(some)
 
 
 def _in_blocks(
     reals: torch.Tensor, bound: Bound, shape: torch.Size, dtype: torch.dtype
 ) -> torch.Tensor:
-    maps = maps_of(_dtypes.ELEMENTS[reals.dtype], bound)
-    numel, size = reals.numel(), _C.BOUNDED_BLOCK_VALUES
-    count = -(-numel // size)
-    arena = _C.BoundedArena(len(shape), count, reals.nbytes + count * _MOST_BESIDE)
-
-    def worker(entropy: Coder) -> Callable[[int], None]:
-        encoder = _C.BoundedEncoder(maps)
-
-        def work(block: int) -> None:
-            first = block * size
-            encoder.encode(reals, first, min(size, numel - first))
-            entropy.finish(encoder, arena, block)
-
-        return work
-
-    if reals.is_cuda:
-        from torch_cgx.bounded._cuda import encode_blocks
-
-        encode_blocks(reals, maps, arena)
-    else:
-        each(count, worker)
+    arena = _encoded(reals, bound, len(shape), range(-(-reals.numel() // _C.BOUNDED_BLOCK_VALUES)))
     _C.bounded_write(
         _dtypes.ELEMENTS[reals.dtype],
         dtype in _dtypes.REAL_TYPES,
@@ -123,3 +154,31 @@ def _in_blocks(
     # page. Not by torch: a forked process lacks torch's threads.
     room = arena if payload.nbytes >= LARGE else bytearray(payload)
     return torch.frombuffer(room, dtype=torch.uint8)
+
+
+def _encoded(reals: torch.Tensor, bound: Bound, dims: int, blocks: range) -> Any:
+    """The arena with these blocks of the values, all of them if they are on a GPU. dims: of the
+    tensor, for the payload's header.
+    """
+    maps = maps_of(_dtypes.ELEMENTS[reals.dtype], bound)
+    numel, size = reals.numel(), _C.BOUNDED_BLOCK_VALUES
+    room = min(reals.nbytes, len(blocks) * size * reals.element_size())
+    arena = _C.BoundedArena(dims, len(blocks), room + len(blocks) * _MOST_BESIDE)
+
+    def worker(entropy: Coder) -> Callable[[int], None]:
+        encoder = _C.BoundedEncoder(maps)
+
+        def work(number: int) -> None:
+            first = blocks[number] * size
+            encoder.encode(reals, first, min(size, numel - first))
+            entropy.finish(encoder, arena, number)
+
+        return work
+
+    if reals.is_cuda:
+        from torch_cgx.bounded._cuda import encode_blocks
+
+        encode_blocks(reals, maps, arena)
+    else:
+        each(len(blocks), worker)
+    return arena

@@ -148,7 +148,7 @@ def decode_into(opened: Payload, first: int, last: int, reals: torch.Tensor) -> 
     """Decodes the values [first, last) into a contiguous tensor of a real dtype, on the CPU or a
     GPU. PayloadError: as for `decompress`.
     """
-    if opened.framed:
+    if opened.whole is not None:
         decode_whole(opened, first, last, reals)
         return
     if reals.is_cuda:

@@ -52,6 +52,7 @@ class Coder:
         plain = {"write_content_size": False}
         self._fast = zstd.ZstdCompressor(level=1, **plain)
         self._deep = zstd.ZstdCompressor(level=3, **plain)
+        self._deepest = zstd.ZstdCompressor(level=6, **plain)
         self._long = zstd.ZstdCompressor(
             compression_params=zstd.ZstdCompressionParameters.from_level(
                 1, window_log=17, hash_log=10, min_match=7, **plain
@@ -80,7 +81,8 @@ class Coder:
         """A frame of bytes that repeat: a deep search finds more of them, a fast one writes down
         long repetitions in fewer bytes.
         """
-        return min(self._deep.compress(values), self._fast.compress(values), key=len)
+        coders = (self._deep, self._fast, self._deepest)
+        return min((coder.compress(values) for coder in coders), key=len)
 
     def frame_of(self, encoder: Any) -> bytes:
         """The frame of an encoder's block; b"" for a block that has none, or whose symbols are

@@ -11,7 +11,7 @@ import torch
 from torch_cgx import _C
 from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded._bound import NAMES, POINTWISE
-from torch_cgx.bounded._payload import Payload, open_payload
+from torch_cgx.bounded._payload import Payload, PayloadError, open_payload
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class BlockInfo:
     with the values), "lattice" (groups of float16 or bfloat16 values), "order" (lossless),
     "palette" (few values) and "multiples" (of a unit, both lossless), "constant" or "raw"; "field":
     values are predicted in rows and planes; "frame": all values of the tensor in one block, which
-    the entropy coder codes as they are; "unknown" if the block was altered. predictor: "none",
+    the entropy coder codes as they are, or as whole numbers, or as the most
+    frequent one and the others; "unknown" if the block was altered. predictor: "none",
     "mean", "previous", "line" or "curve"; None if the map has none, or the block was altered.
     low_bits: bits of each word that are not in its symbol. low_bits_coded: whether the entropy
     coder codes them; otherwise they are stored as they are. packed: whether four symbols share a
@@ -85,12 +86,17 @@ def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
     cut.
     """
     opened = open_payload(payload)
-    decoder = _C.BoundedDecoder(opened.maps())
+    maps = opened.maps()
+    decoder = _C.BoundedDecoder(maps)
     # A block of zeros takes 4 bytes of the payload, so a short payload may have very many: equal
     # blocks share one BlockInfo.
     known: dict[Any, BlockInfo] = {}
     blocks: tuple[BlockInfo, ...]
-    if opened.framed:
+    if opened.whole is not None:
+        try:
+            opened.whole.content_bytes(maps, opened.reals)
+        except ValueError as error:
+            raise PayloadError(str(error)) from None
         length = len(opened.block(0))
         blocks = (
             BlockInfo(opened.reals, length, "frame", None, 0, False, False, False, 0, 0, True),

@@ -23,7 +23,7 @@ class PayloadError(ValueError):
 @dataclasses.dataclass(frozen=True)
 class Payload:
     """An open payload. version: of the format. places: where each block begins and ends in `data`.
-    framed: all values are one frame of the entropy coder, at the only place.
+    whole: how the frame at the only place holds all values; None: they are in blocks.
     """
 
     data: memoryview
@@ -33,7 +33,7 @@ class Payload:
     bound: Bound
     version: int
     places: list[tuple[int, int]]
-    framed: bool
+    whole: Any
 
     @property
     def reals(self) -> int:
@@ -86,12 +86,12 @@ def open_payload(payload: Any) -> Payload:
         opened = _C.bounded_read(data)
     except ValueError as error:
         raise PayloadError(str(error)) from None
-    element, is_complex, kind, asked, value, version, shape, places, framed = opened
+    element, is_complex, kind, asked, value, version, shape, places, whole = opened
     dtype = _dtypes.DTYPES[element]
     if is_complex:
         dtype = _dtypes.COMPLEX[dtype]
     bound = Bound(kind, asked, value)
-    return Payload(data, dtype, element, tuple(shape), bound, version, places, framed)
+    return Payload(data, dtype, element, tuple(shape), bound, version, places, whole)
 
 
 @contextlib.contextmanager

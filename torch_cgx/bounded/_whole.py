@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._bound import Bound
+from torch_cgx.bounded._bound import LOSSLESS, Bound, maps_of
 from torch_cgx.bounded._entropy import lent
 from torch_cgx.bounded._payload import Payload, PayloadError
 
@@ -16,6 +17,16 @@ from torch_cgx.bounded._payload import Payload, PayloadError
 _PART = 1 << 20
 # Tensors of fewer bytes are one block or two, in which the entropy coder finds repetitions itself.
 _LEAST = 1 << 17
+# Blocks of values of which nearly all are the same are shorter by this factor, and a payload has as
+# many bytes at least as blocks cannot save (docs/bounded_format.md).
+_NEARLY_CONSTANT, _FLOOR = 1024, 1 << 17
+
+
+class Frame(NamedTuple):
+    """How it holds all values of a tensor, and its bytes."""
+
+    whole: Any
+    data: bytes
 
 
 def repeats(reals: torch.Tensor) -> bool:
@@ -28,45 +39,71 @@ def repeats(reals: torch.Tensor) -> bool:
     return any(_C.bounded_repeats(flat[start : start + count].cpu()) for start in starts)
 
 
-def compress_whole(
-    reals: torch.Tensor, bound: Bound, shape: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
-    """Returns the payload, which gives `reals` back exactly. reals: contiguous, on the CPU; the
-    caller has made sure that they keep the bound.
+def nearly_constant(reals: torch.Tensor, payload: torch.Tensor) -> bool:
+    """Whether the blocks of a payload say so, and one frame could be shorter by half."""
+    least = max(128, 2 * reals.nbytes // _FLOOR)
+    return reals.nbytes >= _LEAST and least < payload.nbytes < reals.nbytes // _NEARLY_CONSTANT
+
+
+def in_words(reals: torch.Tensor, bound: Bound) -> Frame | None:
+    """A frame of the words of one grid, or, lossless, of the values. None: the bound or the values
+    have no such words. reals: contiguous, on the CPU.
     """
+    if bound.kind == LOSSLESS:
+        return as_values(reals)
+    maps = maps_of(_dtypes.ELEMENTS[reals.dtype], bound)
+    return _frame_of(_C.bounded_words_of_all(maps, reals))
+
+
+def as_values(reals: torch.Tensor) -> Frame:
+    """A frame of values, which keep the bound."""
     with lent() as entropy:
-        frame = entropy.compress_bytes(reals.view(-1).view(torch.uint8).numpy().data)
-    element = _dtypes.ELEMENTS[reals.dtype]
-    payload = _C.bounded_write_framed(
-        element,
+        data = entropy.compress_bytes(reals.view(-1).view(torch.uint8).numpy().data)
+    return Frame(_C.BoundedWhole(), data)
+
+
+def as_mostly(reals: torch.Tensor) -> Frame | None:
+    """A frame of the most frequent value and the others. None: these are many."""
+    return _frame_of(_C.bounded_mostly_of_all(_dtypes.ELEMENTS[reals.dtype], reals))
+
+
+def _frame_of(found: tuple[Any, bytes] | None) -> Frame | None:
+    if found is None:
+        return None
+    with lent() as entropy:
+        return Frame(found[0], entropy.compress_bytes(memoryview(found[1])))
+
+
+def payload_of(
+    frame: Frame, reals: torch.Tensor, bound: Bound, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    payload = _C.bounded_write_whole(
+        _dtypes.ELEMENTS[reals.dtype],
         dtype in _dtypes.REAL_TYPES,
         bound.kind,
         bound.asked,
         bound.value,
         list(shape),
-        memoryview(frame),
+        frame.whole,
+        memoryview(frame.data),
     )
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8)
 
 
 def decode_whole(opened: Payload, first: int, last: int, reals: torch.Tensor) -> None:
     """Decodes the values [first, last) into a contiguous tensor of a real dtype. PayloadError."""
-    opened.maps()  # refuses a bound that the type does not have
-    each = reals.element_size()
-    with lent() as entropy:
-        try:
-            data = entropy.decompress(opened.block(0), opened.reals * each)
-        except ValueError as error:
-            raise PayloadError(str(error)) from None
-    if first >= last:
-        return
-    view = memoryview(data)[first * each : last * each]
-    with torch.no_grad():
+    maps = opened.maps()  # refuses a bound that the type does not have
+    whole: Any = opened.whole
+    try:
+        with lent() as entropy:
+            size = whole.content_bytes(maps, opened.reals)
+            content = entropy.decompress(opened.block(0), size)
+        if first >= last:
+            return
         host = reals if reals.device.type == "cpu" else torch.empty_like(reals, device="cpu")
-        raw = host.view(-1).view(torch.uint8)
-        raw.numpy().data[:] = view  # no second copy of all values
-        if reals.dtype == torch.bool and bool((raw > 1).any()):
-            raw.zero_()  # torch computes with bools as if they were 0 or 1
-            raise PayloadError("a bool is neither 0 nor 1")
-        if host is not reals:
+        whole.decode(maps, content, opened.reals, first, last, host)
+    except ValueError as error:
+        raise PayloadError(str(error)) from None
+    if host is not reals:
+        with torch.no_grad():
             reals.copy_(host)

@@ -32,6 +32,8 @@ class Arena {
 
   /// The blocks, once all of them are there.
   std::span<const std::span<const std::byte>> blocks() const { return blocks_; }
+  /// The bytes that they have, those of equal blocks once.
+  size_t block_bytes() const { return used_ - head_; }
   /// Writes the head before the blocks, and `padding` zeros behind them, and gives back the rest of the
   /// room.
   void close(std::span<const std::byte> head, size_t padding);

@@ -187,9 +187,9 @@ class BoundedCompressor final : public Compressor {
         throw PayloadError(error.what());
       }
     }();
-    Decoder decoder(maps);
     auto* values = static_cast<std::byte*>(y);
-    if (header.framed) return read_framed(payload, open, decoder, values);
+    if (header.whole) return read_whole(payload, open, *maps, values);
+    Decoder decoder(maps);
     for (uint64_t k = 0; k < header.blocks(); ++k) {
       const OpenBlock block = decoder.open(
           payload.subspan(open.places[k].begin, open.places[k].end - open.places[k].begin),
@@ -208,19 +208,16 @@ class BoundedCompressor final : public Compressor {
   }
 
   // All values are one frame.
-  void read_framed(std::span<const std::byte> payload, const OpenContainer& open, Decoder& decoder,
-                   std::byte* y) const {
+  void read_whole(std::span<const std::byte> payload, const OpenContainer& open, const Maps& maps,
+                  std::byte* y) const {
     if (entropy_ == nullptr) {
       throw ConfigError("compressor bounded: the payload is a frame, which needs an entropy coder");
     }
     const auto [begin, end] = open.places[0];
-    OpenBlock whole;
-    whole.header.map = Map::kRaw;
-    whole.n = open.header.values();
+    const uint64_t n = open.header.values();
     const auto content = entropy_->decompress(payload.subspan(begin, end - begin),
-                                              whole.n * size_of(open.header.element));
-    whole.plain = content;
-    decoder.decode(whole, {}, y);
+                                              open.header.whole->content(maps, n));
+    open.header.whole->decode(maps, content, n, 0, n, y);
   }
 
   const double asked_;

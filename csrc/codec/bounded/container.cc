@@ -121,7 +121,7 @@ void Container::write_rest(std::vector<std::byte>& out) const {
   for (const uint64_t dim : shape) append_number(out, dim);
 }
 
-std::vector<std::byte> Container::write_framed(std::span<const std::byte> frame) const {
+std::vector<std::byte> Container::write_whole(std::span<const std::byte> frame) const {
   std::vector<std::byte> out;
   for (const char c : kMagic) append(out, c);
   append(out, static_cast<uint8_t>(version));
@@ -130,6 +130,7 @@ std::vector<std::byte> Container::write_framed(std::span<const std::byte> frame)
   append(out, static_cast<uint8_t>(shape.size()));
   append(out, uint32_t{0});
   write_rest(out);
+  whole->write(out);
   append_number(out, frame.size());
   Checksum checksum(out);
   const size_t begin = out.size();
@@ -171,8 +172,8 @@ Container read_kinds(std::span<const std::byte> payload) {
   Container header;
   header.version = version;
   const int whole_type = get<uint8_t>(in + 5), kind = get<uint8_t>(in + 6);
-  header.framed = whole_type >= kFramed && version >= 3;
-  const int type = header.framed ? whole_type - kFramed : whole_type;
+  if (whole_type >= kFramed && version >= 3) header.whole.emplace();
+  const int type = header.whole ? whole_type - kFramed : whole_type;
   const int element = type % kComplex;
   header.complex = type >= kComplex;
   if (type >= 2 * kComplex || element < 1 || element > kLastElement ||
@@ -248,7 +249,8 @@ uint64_t read_numbers(std::span<const std::byte> payload, OpenContainer& open) {
                               " bytes, and its shape needs ", header.padding(payload.size()),
                               " more"));
   }
-  if (header.framed) {
+  if (header.whole) {
+    header.whole = Whole::read(in);
     const uint64_t bytes = take_number(in), frame = payload.size() - in.size();
     if (in.size() < kCrcBytes || bytes > in.size() - kCrcBytes) {
       throw PayloadError(
@@ -321,7 +323,7 @@ OpenContainer OpenContainer::read(std::span<const std::byte> payload) {
     throw PayloadError(
         "the checksum of the payload's header differs: bytes were altered, or blocks exchanged");
   }
-  if (open.header.framed) {
+  if (open.header.whole) {
     Place& frame = open.places[0];
     frame.end -= kCrcBytes;
     const uint32_t crc = crc32c(payload.data() + frame.begin, frame.end - frame.begin);

@@ -16,9 +16,9 @@
 //     ...           blocks that are not as the one before
 //     ...           zeros, where values are more than 2^17 times the bytes
 //
-// With 128 in the type, all values are one frame of the entropy coder: instead of the table and the
-// blocks come the number of its bytes, the frame and the CRC-32C of the frame. It finds what repeats far
-// away. Within a bound, the frame holds the values that decoding the blocks gives.
+// With 128 in the type, all values are one frame of the entropy coder, which finds what repeats far away:
+// instead of the table and the blocks come how it holds them (whole.h), the number of its bytes, the
+// frame and the CRC-32C of the frame.
 //
 // Versions 1 and 2 have 16, a number of 32 bits, at 12, then both bounds, the shape in 64 bits a
 // dimension, and the bytes of each block in 32.
@@ -26,10 +26,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "codec/bounded/maps/maps.h"
+#include "codec/bounded/whole.h"
 
 namespace cgx::bounded {
 
@@ -41,7 +43,7 @@ struct Container {
   double bound = 0;
   std::vector<uint64_t> shape;
   int version = kLastVersion;
-  bool framed = false;
+  std::optional<Whole> whole;  // all values are one frame
 
   static constexpr size_t kMostDims = 64;
 
@@ -56,8 +58,8 @@ struct Container {
   /// Header and table of these blocks, in the container's version. A block with the memory of the one
   /// before is as that.
   std::vector<std::byte> write(std::span<const std::span<const std::byte>> blocks) const;
-  /// A whole payload of one frame; `framed` is true.
-  std::vector<std::byte> write_framed(std::span<const std::byte> frame) const;
+  /// A payload of one frame, which is as `whole` says.
+  std::vector<std::byte> write_whole(std::span<const std::byte> frame) const;
   /// Zeros that follow so many bytes of header, table and blocks.
   size_t padding(size_t bytes) const;
 

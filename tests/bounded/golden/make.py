@@ -69,11 +69,25 @@ def fields(dtype: torch.dtype) -> Iterator[Case]:
     yield "narrow rows", torch.sin(torch.arange(7 * 250) / 70).to(dtype).view(-1, 7), BOUNDS[0]
 
 
+def frames(dtype: torch.dtype) -> Iterator[Case]:
+    x = gaussian(9, 64)[torch.arange(1100) * 7 % 9].to(dtype)
+    for bound in ({"max_error": 0.05}, {"max_error": 1e-3}, {"relative": 1e-7}, *BOUNDS[2:]):
+        yield "repeated rows", x, bound
+    x[99, 9], x[1000, 3], x[7, 60] = math.nan, -0.0, math.inf
+    yield "repeated rows with holes", x, BOUNDS[0]
+    nearly = torch.full((300_000,), 0.5, dtype=dtype)
+    nearly[::30_011] = -0.0
+    nearly[77::30_011] = math.nan
+    yield "nearly constant", nearly, BOUNDS[0]
+    yield "nearly constant", nearly, BOUNDS[3]
+
+
 def cases() -> Iterator[Case]:
     for dtype in adversary.FLOATS:
         yield from floats(dtype)
     for dtype in adversary.FLOATS[:2]:
         yield from fields(dtype)
+        yield from frames(dtype)
     yield "blocks within planes", image((10, 90, 80), torch.float32, noise=0), {"max_error": 0.05}
     for dtype in adversary.WHOLE:
         if dtype != torch.bool:

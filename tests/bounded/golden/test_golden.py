@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.bounded import adversary, forge, reader
+from tests.bounded.reader_frames import form_of
 from torch_cgx import _C, bounded
 
 # Payloads, and the SHA-256 of the values' bits, little-endian: of version 1, by the release before
@@ -24,7 +25,7 @@ GOLDEN: dict[int, dict[str, dict[str, str]]] = {
 }
 PROMISED = {
     1: (241, "da154f801614917425078256aaeac068588e854ac8ae7354454ca90b4ac1fd14"),
-    3: (124, "f0278be9e77ff92a45f37b05265188aafb9ee25fcd5978cd4e0a80b1ad5702ed"),
+    3: (140, "a2961b1b017d4a487548a923edc820fd8a433c5fa7ab3771d382fc30562d4f30"),
 }
 
 
@@ -71,9 +72,12 @@ def test_all_maps_and_predictors_are_there() -> None:
 
 
 def test_all_that_version_3_has_is_there() -> None:
-    fields, maps, flags, equal = set(), set(), set(), False
+    fields, maps, flags, forms, equal = set(), set(), set(), set(), False
     for name in GOLDEN[3]:
         data = torch.frombuffer(bytearray(payload_of(3, name)), dtype=torch.uint8)
+        if data[5] >= 128:
+            forms.add(form_of(data))
+            continue
         blocks = forge.taken_apart(data).blocks
         equal |= any(a is b for a, b in zip(blocks, blocks[1:], strict=False))
         for block in blocks:
@@ -87,5 +91,6 @@ def test_all_that_version_3_has_is_there() -> None:
                 maps.add(block[0])
                 flags.add(block[2])
     assert equal and maps == {2, 3, 4, 5}
+    assert forms == {(0, 0), (1, 1), (1, 2), (1, 4), (2, 0)}
     assert fields >= {0, 1, (2, 4), (4, 4), (5, 4)}
     assert flags >= {16, 16 | 4}

@@ -14,18 +14,10 @@
 #include "codec/bounded/maps/order.h"
 #include "codec/bounded/maps/signed_zero.h"
 #include "codec/bounded/quads.h"
+#include "codec/bounded/whole.h"
 
 namespace cgx::bounded {
 namespace {
-
-void check_bools(DType element, const std::byte* x, size_t n) {
-  if (element != DType::kBool) return;
-  for (size_t i = 0; i < n; ++i) {
-    if (static_cast<uint8_t>(x[i]) > 1) {
-      throw PayloadError(str_of("a bool is ", static_cast<int>(x[i]), ", allowed: 0, 1"));
-    }
-  }
-}
 
 // Bits of planes behind the last value are 0.
 void check_ends_of_planes(const BlockSizes& sizes, std::span<const std::byte> low, size_t n) {
@@ -307,7 +299,7 @@ void Decoder::decode(const OpenBlock& block, std::span<const std::byte> content,
   } else if (block.header.map == Map::kField) {
     decode_field(block.plain, block.n, x);
   } else if (block.header.map == Map::kMostly) {
-    decode_mostly(block.plain, block.n, x);
+    decode_mostly(element, block.plain, block.n, 0, block.n, x);
   } else if (block.header.map == Map::kBytes) {
     arrange_back(block.way, block.content_of(content).data(), block.n, bytes, x);
   } else if (block.header.map == Map::kRaw) {

@@ -94,7 +94,6 @@ class Decoder {
   field::FieldDecoder<T>& fields();
   template <typename T>
   void decode_numbers(std::span<const std::byte> in, size_t n, std::byte* x);
-  void decode_mostly(std::span<const std::byte> in, size_t n, std::byte* x) const;
   template <typename Word, typename T>
   void decode_word_field(const BlockHeader& header, std::span<const std::byte> in, size_t n,
                          std::span<const std::byte> own_bytes, std::byte* x);

@@ -79,26 +79,6 @@ void Decoder::decode_word_field(const BlockHeader& header, std::span<const std::
   }
 }
 
-// One value, and others at places that ascend.
-void Decoder::decode_mostly(std::span<const std::byte> in, size_t n, std::byte* x) const {
-  const DType element = maps_->element();
-  const size_t bytes = size_of(element);
-  const uint64_t value = bits_at(element, take_bytes(in, bytes).data(), 0);
-  for (size_t i = 0; i < n; ++i) put_bits(element, x, i, value);
-  const uint64_t count = take_number(in);
-  uint64_t after = 0;
-  for (uint64_t k = 0; k < count; ++k) {
-    const uint64_t gap = take_number(in);
-    if (gap >= n - after) {
-      throw PayloadError(str_of("a block of ", n, " values has another value behind its end"));
-    }
-    const uint64_t place = after + gap;
-    std::memcpy(x + place * bytes, take_bytes(in, bytes).data(), bytes);
-    after = place + 1;
-  }
-  if (!in.empty()) throw PayloadError("a block goes on behind its last value");
-}
-
 void Decoder::decode_field(std::span<const std::byte> in, size_t n, std::byte* x) {
   const DType element = maps_->element();
   const bool real = element == DType::kFloat32 || element == DType::kFloat64;

@@ -6,6 +6,7 @@
 
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/encode/encoder.h"
+#include "codec/bounded/encode/whole.h"
 #include "codec/bounded/maps/order.h"
 
 namespace cgx::bounded {
@@ -120,24 +121,8 @@ void Encoder::round_values() {
 template <typename Word>
 bool Encoder::look_at_most(uint64_t value) {
   constexpr size_t kFew = 64;
-  const DType element = maps_->element();
-  const std::byte* const x = looked_.values;
-  const size_t bytes = size_of(element);
-  own_.assign(bytes, std::byte{0});
-  put_bits(element, own_.data(), 0, value);
-  std::vector<size_t> others;
-  for (size_t i = 0; i < n_; ++i) {
-    if (bits_at(element, x, i) == value) continue;
-    if (others.size() == kFew) return false;
-    others.push_back(i);
-  }
-  append_number(own_, others.size());
-  size_t after = 0;
-  for (const size_t place : others) {
-    append_number(own_, place - after);
-    own_.insert(own_.end(), x + place * bytes, x + (place + 1) * bytes);
-    after = place + 1;
-  }
+  own_.clear();
+  if (!append_mostly(maps_->element(), looked_.values, n_, value, kFew, own_)) return false;
   header_ = BlockHeader{};
   header_.map = Map::kMostly;
   return true;
