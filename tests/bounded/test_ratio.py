@@ -36,6 +36,14 @@ def test_of_the_gaussian_limit(sigma: float, max_error: float) -> None:
         assert round(ratio, 1) == 3.7  # README
 
 
+def test_of_uniform_values() -> None:
+    """Of which Zstandard keeps fine symbols as they are."""
+    x = torch.from_numpy(np.random.RandomState(0).uniform(size=N // 4).astype(np.float32))
+    for k in range(18):
+        steps = 500 * 2 ** (k / 6)
+        assert _ratio(x, max_error=0.5 / steps) > 0.987 * 32 / math.log2(steps), steps
+
+
 def test_of_the_original_format() -> None:
     """Its stages and one call of zstd, as the original writes it."""
     for x, bound, least in (

@@ -25,7 +25,10 @@ constexpr double kFineSymbols = 5.5;
 constexpr double kAlike = 2.25;
 // The same where this share of the symbols is the same one: a Huffman code has no part of a bit for it.
 constexpr double kSame = 0.3;
-// The same from this correlation on, of a symbol's size with the mean of the few before it. Of a sample
+// Zstandard keeps bytes as they are where the most frequent one is less than one in 128. So symbols have
+// to be fewer where all are about as frequent: their entropy is nearly the logarithm of their number.
+constexpr double kMostEven = 110, kEven = 0.2;
+// Tables for neighbourhoods may pay from this correlation on, of a symbol's size with the mean of the few before it. Of a sample
 // of independent symbols, one in 300 has it.
 constexpr double kHeaped = 0.09;
 constexpr size_t kBefore = 4;
@@ -172,6 +175,9 @@ struct Estimator {
     Split split{width, base, 0, entropy_of(counts, n)};
     split.same = static_cast<double>(*std::max_element(counts.begin(), counts.end())) /
                  static_cast<double>(n);
+    const auto used = static_cast<double>(
+        std::count_if(counts.begin(), counts.end(), [](uint32_t count) { return count != 0; }));
+    if (used > kMostEven && split.entropy > std::log2(used) - kEven) split.entropy = 8;
     const double outliers = counts[kOutlierSymbol];
     split.bits = width + split.entropy + outliers / static_cast<double>(n) * kBits;
     return split;
