@@ -60,7 +60,8 @@ def torchscript(content: bytes) -> Found:
 def safetensors(content: bytes) -> Found:
     from safetensors.torch import load  # type: ignore[import-not-found]
 
-    return _joined(load(content).values()), None
+    # By name: the package gives them in another order in each process.
+    return _joined(tensor for _, tensor in sorted(load(content).items())), None
 
 
 def onnx(content: bytes) -> Found:
