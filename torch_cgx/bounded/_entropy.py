@@ -52,7 +52,18 @@ class Coder:
         plain = {"write_content_size": False}
         self._fast = zstd.ZstdCompressor(level=1, **plain)
         self._deep = zstd.ZstdCompressor(level=3, **plain)
-        self._deepest = zstd.ZstdCompressor(level=6, **plain)
+        self._deepest = zstd.ZstdCompressor(
+            compression_params=zstd.ZstdCompressionParameters.from_level(
+                13,
+                window_log=21,
+                hash_log=20,
+                chain_log=20,
+                search_log=1,
+                min_match=5,
+                strategy=zstd.STRATEGY_BTLAZY2,
+                **plain,
+            )
+        )
         self._long = zstd.ZstdCompressor(
             compression_params=zstd.ZstdCompressionParameters.from_level(
                 1, window_log=17, hash_log=10, min_match=7, **plain
@@ -78,7 +89,7 @@ class Coder:
         return coder.compress(content)
 
     def compress_bytes(self, values: memoryview) -> bytes:
-        """A frame of bytes that repeat: a deep search finds more of them, a fast one writes down
+        """A frame of bytes that repeat: deep searches find more of them, a fast one writes down
         long repetitions in fewer bytes.
         """
         coders = (self._deep, self._fast, self._deepest)
