@@ -29,8 +29,9 @@ from torch_cgx.bounded._whole import (
 
 # Bytes that a raw block has beside its values.
 _MOST_BESIDE = 5
-# Blocks are not made where one of _SAMPLED says that a frame is shorter by this factor.
-_SAMPLED, _SURELY = 8, 2
+# Blocks are not made where one of _SAMPLED says that a frame is shorter by _SURELY: asked of frames
+# that are shorter than the values by _SHORT.
+_SAMPLED, _SURELY, _SHORT = 8, 2, 4
 
 
 def compress(
@@ -98,7 +99,7 @@ def _repeating(
     reals: on the CPU.
     """
     frame = in_words(reals, bound)
-    if frame is not None and _SURELY * len(frame.data) < _estimated_bytes(reals, bound):
+    if frame is not None and _surely_shorter(frame, reals, bound):
         return payload_of(frame, reals, bound, shape, dtype)
     blocks = _in_blocks(reals, bound, shape, dtype)
     if frame is None:
@@ -115,6 +116,8 @@ def _shorter(
     shape: torch.Size,
     dtype: torch.dtype,
 ) -> torch.Tensor:
+    if len(frame.data) >= blocks.numel():
+        return blocks
     whole = payload_of(frame, reals, bound, shape, dtype)
     return whole if whole.numel() < blocks.numel() else blocks
 
@@ -129,11 +132,16 @@ def _rounded(blocks: torch.Tensor, reals: torch.Tensor, bound: Bound) -> torch.T
     return values
 
 
-def _estimated_bytes(reals: torch.Tensor, bound: Bound) -> float:
-    """Bytes of the blocks of values on the CPU, by some of them."""
+def _surely_shorter(frame: Frame, reals: torch.Tensor, bound: Bound) -> bool:
+    """Whether it is shorter than the blocks of the values, of which some are made. reals: on the
+    CPU.
+    """
+    if _SHORT * len(frame.data) >= reals.nbytes:
+        return False
     count = -(-reals.numel() // _C.BOUNDED_BLOCK_VALUES)
     some = range(min(_SAMPLED // 2, (count - 1) // 2), count, _SAMPLED)
-    return _encoded(reals, bound, 0, some).block_bytes * count / len(some)
+    estimated = _encoded(reals, bound, 0, some).block_bytes * count / len(some)
+    return _SURELY * len(frame.data) < estimated
 
 
 def _in_blocks(

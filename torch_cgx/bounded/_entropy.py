@@ -89,11 +89,14 @@ class Coder:
         return coder.compress(content)
 
     def compress_bytes(self, values: memoryview) -> bytes:
-        """A frame of bytes that repeat: deep searches find more of them, a fast one writes down
-        long repetitions in fewer bytes.
+        """A frame of bytes that repeat."""
+        return self._deep.compress(values)
+
+    def compress_again(self, values: memoryview, frame: bytes) -> bytes:
+        """The same, or a shorter one: a deeper search finds more, a fast one writes down long
+        repetitions in fewer bytes.
         """
-        coders = (self._deep, self._fast, self._deepest)
-        return min((coder.compress(values) for coder in coders), key=len)
+        return min((frame, self._fast.compress(values), self._deepest.compress(values)), key=len)
 
     def frame_of(self, encoder: Any) -> bytes:
         """The frame of an encoder's block; b"" for a block that has none, or whose symbols are

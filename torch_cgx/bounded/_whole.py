@@ -23,9 +23,10 @@ _NEARLY_CONSTANT, _FLOOR = 1024, 1 << 17
 
 
 class Frame(NamedTuple):
-    """How it holds all values of a tensor, and its bytes."""
+    """How a frame holds all values of a tensor, what it holds, and its bytes."""
 
     whole: Any
+    content: memoryview
     data: bytes
 
 
@@ -51,32 +52,35 @@ def in_words(reals: torch.Tensor, bound: Bound) -> Frame | None:
     """
     if bound.kind == LOSSLESS:
         return as_values(reals)
-    maps = maps_of(_dtypes.ELEMENTS[reals.dtype], bound)
-    return _frame_of(_C.bounded_words_of_all(maps, reals))
+    return _framed(_C.bounded_words_of_all(maps_of(_dtypes.ELEMENTS[reals.dtype], bound), reals))
 
 
 def as_values(reals: torch.Tensor) -> Frame:
     """A frame of values, which keep the bound."""
+    content = reals.view(-1).view(torch.uint8).numpy().data
     with lent() as entropy:
-        data = entropy.compress_bytes(reals.view(-1).view(torch.uint8).numpy().data)
-    return Frame(_C.BoundedWhole(), data)
+        return Frame(_C.BoundedWhole(), content, entropy.compress_bytes(content))
 
 
 def as_mostly(reals: torch.Tensor) -> Frame | None:
     """A frame of the most frequent value and the others. None: these are many."""
-    return _frame_of(_C.bounded_mostly_of_all(_dtypes.ELEMENTS[reals.dtype], reals))
+    return _framed(_C.bounded_mostly_of_all(_dtypes.ELEMENTS[reals.dtype], reals))
 
 
-def _frame_of(found: tuple[Any, bytes] | None) -> Frame | None:
+def _framed(found: tuple[Any, bytes] | None) -> Frame | None:
     if found is None:
         return None
+    content = memoryview(found[1])
     with lent() as entropy:
-        return Frame(found[0], entropy.compress_bytes(memoryview(found[1])))
+        return Frame(found[0], content, entropy.compress_bytes(content))
 
 
 def payload_of(
     frame: Frame, reals: torch.Tensor, bound: Bound, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
+    """The payload of a frame, which is made as short as can be."""
+    with lent() as entropy:
+        data = entropy.compress_again(frame.content, frame.data)
     payload = _C.bounded_write_whole(
         _dtypes.ELEMENTS[reals.dtype],
         dtype in _dtypes.REAL_TYPES,
@@ -85,7 +89,7 @@ def payload_of(
         bound.value,
         list(shape),
         frame.whole,
-        memoryview(frame.data),
+        memoryview(data),
     )
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8)
 
