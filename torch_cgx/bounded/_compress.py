@@ -29,8 +29,8 @@ from torch_cgx.bounded._whole import (
 
 # Bytes that a raw block has beside its values.
 _MOST_BESIDE = 5
-# Blocks are not made where one of _SAMPLED says that a frame is shorter by _SURELY: asked of frames
-# that are shorter than the values by _SHORT.
+# Frames are tried further where they are shorter than the values by _SHORT; and blocks are not made
+# where one of _SAMPLED says that such a frame is shorter by _SURELY.
 _SAMPLED, _SURELY, _SHORT = 8, 2, 4
 
 
@@ -116,8 +116,8 @@ def _shorter(
     shape: torch.Size,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    if len(frame.data) >= blocks.numel():
-        return blocks
+    if len(frame.data) >= blocks.numel() and not _is_short(frame, reals):
+        return blocks  # nor could a deeper search change that
     whole = payload_of(frame, reals, bound, shape, dtype)
     return whole if whole.numel() < blocks.numel() else blocks
 
@@ -132,11 +132,15 @@ def _rounded(blocks: torch.Tensor, reals: torch.Tensor, bound: Bound) -> torch.T
     return values
 
 
+def _is_short(frame: Frame, reals: torch.Tensor) -> bool:
+    return _SHORT * len(frame.data) < reals.nbytes
+
+
 def _surely_shorter(frame: Frame, reals: torch.Tensor, bound: Bound) -> bool:
     """Whether it is shorter than the blocks of the values, of which some are made. reals: on the
     CPU.
     """
-    if _SHORT * len(frame.data) >= reals.nbytes:
+    if not _is_short(frame, reals):
         return False
     count = -(-reals.numel() // _C.BOUNDED_BLOCK_VALUES)
     some = range(min(_SAMPLED // 2, (count - 1) // 2), count, _SAMPLED)
