@@ -110,6 +110,9 @@ def _first(bad: npt.NDArray[np.bool_], a: npt.NDArray, b: npt.NDArray, what: str
     return f"{int(bad.sum())} of {bad.size} {what}, the first at {at}: {a[at]!r} became {b[at]!r}"
 
 
+_LONG = 0.01  # the share of long tensors
+
+
 def _size(rng: np.random.Generator) -> int:
     draw = rng.random()
     if draw < 0.05:
@@ -292,6 +295,25 @@ def _arranged(rng: np.random.Generator, x: torch.Tensor) -> tuple[torch.Tensor, 
     return x, "plain"
 
 
+def _long(rng: np.random.Generator, x: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """At least 2^17 bytes: rows of these values, again and again, or one of them and a few others."""
+    if not x.is_complex() and x.dtype not in BITS.values():
+        # torch has no such indices for all types.
+        long, what = _long(rng, x.view(BITS[x.element_size()]))
+        return long.view(x.dtype), what
+    each = x.element_size() // (2 if x.is_complex() else 1)
+    n = (1 << 17) // each + int(rng.integers(0, 70_000))
+    if rng.random() < 0.7:
+        width = int(rng.integers(1, min(x.numel(), 3000) + 1))
+        rows = x[: x.numel() // width * width].view(-1, width)
+        return rows[torch.from_numpy(rng.integers(0, len(rows), n // width + 1))], "rows again"
+    most = x[int(rng.integers(x.numel()))]
+    long = most.repeat(n + 65536 * int(rng.integers(0, 20)))
+    places = torch.from_numpy(rng.integers(0, len(long), int(rng.integers(0, 40))))
+    long[places] = x[torch.from_numpy(rng.integers(0, x.numel(), len(places)))]
+    return long, "mostly one"
+
+
 def case(seed: int, number: int) -> Case:
     rng = np.random.default_rng([seed, number])
     n = _size(rng)
@@ -301,7 +323,8 @@ def case(seed: int, number: int) -> Case:
     if draw < 0.12:
         x, kind = _whole(rng, n, WHOLE[int(rng.integers(len(WHOLE)))])
         bound: dict[str, float] = {} if rng.random() < 0.8 else {"max_error": 0.0}
-        x, arranged = _arranged(rng, x)
+        long = n > 0 and rng.random() < _LONG
+        x, arranged = _long(rng, x) if long else _arranged(rng, x)
         return Case(x, bound, f"{kind}, {arranged}")
     if draw < 0.22:
         wanted = list(COMPLEX)[int(rng.integers(len(COMPLEX)))]
@@ -317,7 +340,8 @@ def case(seed: int, number: int) -> Case:
     x, kind = _floats(rng, n, dtype, scale, step)
     if wanted != dtype:
         x = torch.view_as_complex(x.view(-1, 2))
-    x, arranged = _arranged(rng, x)
+    long = x.numel() > 0 and rng.random() < _LONG
+    x, arranged = _long(rng, x) if long else _arranged(rng, x)
     return Case(x, bound, f"{kind}, {arranged}")
 
 
