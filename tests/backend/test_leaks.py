@@ -74,6 +74,9 @@ def test_what_grows_once_is_no_leak():
         assert leaks.growth(once, leaks.SAMPLES) == 0, at
         steady = [sample + 30_000 * number for number, sample in enumerate(once)]
         assert leaks.growth(steady, leaks.SAMPLES) == 30_000, at
+    # What doubles does not grow once.
+    doubling = [1 << (24 + (number * 5 // leaks.SAMPLES)) for number in range(leaks.SAMPLES)]
+    assert leaks.growth(doubling, leaks.SAMPLES) > 1 << 20
 
 
 def single_threaded() -> dict[str, str]:

@@ -296,7 +296,7 @@ def _arranged(rng: np.random.Generator, x: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _long(rng: np.random.Generator, x: torch.Tensor) -> tuple[torch.Tensor, str]:
-    """At least 2^17 bytes: rows of these values, again and again, or one of them and a few others."""
+    """At least 2^17 bytes: rows of these values, again and again, or mostly one of them."""
     if not x.is_complex() and x.dtype not in BITS.values():
         # torch has no such indices for all types.
         long, what = _long(rng, x.view(BITS[x.element_size()]))

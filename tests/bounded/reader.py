@@ -136,7 +136,7 @@ def read_block(
         read_field(body, element, kind, bound, out, version)
     elif block[0] in (MOSTLY, BYTES):
         assert version == 3
-        (mostly if block[0] == MOSTLY else from_bytes)(body, out)
+        (mostly(body, out, element) if block[0] == MOSTLY else from_bytes(body, out))
     else:
         assert len(block) >= 36 + 4
         header = Header(*BLOCK_HEADER.unpack(block[:36]))

@@ -54,6 +54,6 @@ def from_frame(
         data = Cursor(unpacked(frame, len(out) * words.itemsize + size))
         numbers = data.array(words, len(out)).astype(np.int64)
         from_grid(step, numbers, None, [], element, bound, out, 3)
-        others(data, out)
+        others(data, out, element)
     else:
-        mostly(Cursor(unpacked(frame, size)), out)
+        mostly(Cursor(unpacked(frame, size)), out, element)

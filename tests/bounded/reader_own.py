@@ -12,6 +12,7 @@ import zstandard
 from tests.bounded.reader_bytes import Cursor
 
 PALETTE, MULTIPLES = 7, 8
+BOOL = 13  # a type
 FLOATING, UNSIGNED = (1, 2, 3, 4), (5, 8, 13)  # types; of UNSIGNED those of 8 and 16 bits
 
 
@@ -76,19 +77,25 @@ def from_own(how: int, words: np.ndarray, element: int, own: bytes, out: np.ndar
         out[:] = values.view(out.dtype)
 
 
-def mostly(data: Cursor, out: np.ndarray) -> None:
+def mostly(data: Cursor, out: np.ndarray, element: int) -> None:
     """One value, but for a few."""
-    out[:] = data.array(out.dtype, 1)
-    others(data, out)
+    out[:] = value_of(data, out, element)
+    others(data, out, element)
 
 
-def others(data: Cursor, out: np.ndarray) -> None:
+def value_of(data: Cursor, out: np.ndarray, element: int) -> Any:
+    value = data.array(out.dtype, 1)[0]
+    assert element != BOOL or value <= 1
+    return value
+
+
+def others(data: Cursor, out: np.ndarray, element: int) -> None:
     """Values at places of their own."""
     at = 0
     for _ in range(data.number()):
         at += data.number()
         assert at < len(out)
-        out[at] = data.array(out.dtype, 1)[0]
+        out[at] = value_of(data, out, element)
         at += 1
     assert data.left() == 0
 

@@ -306,6 +306,7 @@ def test_frames_of_mostly_one_value() -> None:
         (of(mostly(), element=5, kind=1), "whole numbers have no bound"),
         (of(b"\2\0", element=13, shape=[10]), "a bool is 2"),
         (of(b"\1\1\5\2", element=13, shape=[10]), "a bool is 2"),
+        (of(b"\2\1\0\1", element=13, shape=[1]), "a bool is 2"),
     ):
         both_refuse(payload, text)
 
@@ -328,13 +329,31 @@ def test_headers_of_frames_that_are_cut_or_altered() -> None:
 
 def test_frames_of_nothing() -> None:
     for shape in ([0], [0, 5], [3, 0]):
-        for frame in (frame_of(b""), frame_of(b"", write_content_size=False)):
-            try:
-                assert bounded.decompress(framed(1, shape, frame)).shape == tuple(shape)
-            except PayloadError as error:
-                assert "frame" in str(error)
-        with pytest.raises(PayloadError, match="frame"):
-            bounded.decompress(framed(1, shape, frame_of(b"1234")))
+        assert both_read(framed(1, shape, frame_of(b""))).shape == tuple(shape)
+        good = frame_of(b"\0")
+        assert both_read(framed(1, shape, good, kind=1, form=words_form(1, 0.5))).numel() == 0
+        few = frame_of(b"\0\0\0\0\0")
+        assert both_read(framed(1, shape, few, form=b"\2\5")).numel() == 0
+        for payload, text in (
+            (framed(1, shape, frame_of(b"1234")), "frame"),
+            (framed(1, shape, frame_of(b"\5\5\5"), kind=1, form=words_form(1, 0.5, 3)), "behind"),
+            (framed(1, shape, frame_of(b"\5\5\5"), form=b"\2\3"), "cut"),
+            (framed(1, shape, frame_of(b"\0\0\0\0\1\0\0\0\0\0"), form=b"\2\x0a"), "behind"),
+        ):
+            both_refuse(payload, text)
+    bools = framed(13, [400], frame_of(b"\2" * 400))
+    with pytest.raises(PayloadError, match="a bool is 2"):
+        bounded.decompress(bools, rows=slice(0, 0))
+
+
+def test_steps_whatever_the_processor_does_with_subnormal_numbers() -> None:
+    payload = framed(1, [3], words_frame([1, 2, 3], 1), kind=1, form=words_form(1, 5e-324))
+    torch.set_flush_denormal(True)
+    try:
+        assert bounded.decompress(payload).tolist() == [0, 0, 0]
+        assert bounded.info(payload).shape == (3,)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def test_frames_take_as_much_memory_as_their_length_allows() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 def held() -> dict[str, int]:
     gc.collect()
     with open("/proc/self/maps") as maps:
-        blocks = sum("/dev/shm/" in line for line in maps)
+        blocks = sum("/dev/shm/" in line or "/memfd:" in line for line in maps)
     return {
         "fds": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),

@@ -2,12 +2,13 @@
 mapped shared memory, memory.
 
 Memory is what the process has written and holds after a collection, sampled as the loop goes. What
-counts is the median of the last three quarters of the samples: a leak makes it grow from the second
-quarter to the third and again to the last; what grows once, and a single odd sample, does not.
+counts is by how much it grows after the first quarter, when one-time growth is over, but for the
+largest step: a huge page may come at any time. A single odd sample does not matter.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from typing import Any
 
@@ -34,14 +35,16 @@ COUNTS = {"SHM": ((100_000, 1000), (20_000, 80)), "GLOO": ((100_000, 1000), (4_0
 
 def growth(samples: list[int], rounds: int) -> float:
     """Bytes per round in the steady state, at least 0."""
-    quarter = len(samples) // 4
-    # The low median is a sample: a step amid a quarter is not divided between two differences.
-    second, third, last = (
-        statistics.median_low(samples[len(samples) - number * quarter :][:quarter])
-        for number in (3, 2, 1)
-    )
-    steady = max(0, min(third - second, last - third))
-    return steady * len(samples) / (rounds * quarter)
+    several = len(samples) // 8
+    later = samples[len(samples) - 6 * several :]
+    # The low median is a sample: a step amid some of them is one step.
+    levels = [
+        statistics.median_low(later[first : first + several])
+        for first in range(0, len(later), several)
+    ]
+    steps = [after - before for before, after in itertools.pairwise(levels)]
+    steady = max(0, sum(steps) - max(steps))
+    return steady * len(samples) / (rounds * several * (len(steps) - 1))
 
 
 def all_reduces(rank: int, world_size: int, calls: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torch_cgx.bounded._whole import (
     as_mostly,
     as_values,
     in_words,
+    is_tiny,
     nearly_constant,
     payload_of,
     repeats,
@@ -29,9 +30,10 @@ from torch_cgx.bounded._whole import (
 
 # Bytes that a raw block has beside its values.
 _MOST_BESIDE = 5
-# Frames are tried further where they are shorter than the values by _SHORT; and blocks are not made
-# where one of _SAMPLED says that such a frame is shorter by _SURELY.
-_SAMPLED, _SURELY, _SHORT = 8, 2, 4
+# One of so many blocks says whether a frame is surely shorter than blocks, by this factor.
+_SAMPLED, _SURELY = 8, 2
+# A frame must be shorter than blocks by _CLEARLY; a deeper search makes it shorter by _DEEPER.
+_CLEARLY, _DEEPER = 0.9, 0.85
 
 
 def compress(
@@ -83,43 +85,28 @@ def compress_noting(
     reals = _dtypes.reals_of(tensor)
     bound = bound_of(reals, max_error, relative, pointwise)
     note(reals, bound)
-    if repeats(reals):
-        return _repeating(reals.cpu(), bound, shape, dtype)
+    repeating = repeats(reals)
+    if repeating:
+        reals = reals.cpu()
+        frame = _surely_shorter(reals, bound)
+        if frame is not None:
+            return payload_of(frame, reals, bound, shape, dtype)
     blocks = _in_blocks(reals, bound, shape, dtype)
-    if not nearly_constant(reals, blocks):
+    if nearly_constant(reals, blocks):
+        frame = as_mostly(_rounded(blocks, reals, bound))
+    elif repeating and not is_tiny(blocks.numel(), reals):
+        frame = in_words(reals, bound)
+        if frame is None:
+            # What the blocks stand for is within the bound, and repeats as the values do.
+            frame = as_values(_rounded(blocks, reals, bound))
+    else:
         return blocks
-    frame = as_mostly(_rounded(blocks, reals, bound))
-    return blocks if frame is None else _shorter(blocks, frame, reals, bound, shape, dtype)
-
-
-def _repeating(
-    reals: torch.Tensor, bound: Bound, shape: torch.Size, dtype: torch.dtype
-) -> torch.Tensor:
-    """The payload of values whose rows are there again: one frame, or blocks if they are shorter.
-    reals: on the CPU.
-    """
-    frame = in_words(reals, bound)
-    if frame is not None and _surely_shorter(frame, reals, bound):
-        return payload_of(frame, reals, bound, shape, dtype)
-    blocks = _in_blocks(reals, bound, shape, dtype)
-    if frame is None:
-        # What the blocks stand for is within the bound, and repeats as the values do, or more so.
-        frame = as_values(_rounded(blocks, reals, bound))
-    return _shorter(blocks, frame, reals, bound, shape, dtype)
-
-
-def _shorter(
-    blocks: torch.Tensor,
-    frame: Frame,
-    reals: torch.Tensor,
-    bound: Bound,
-    shape: torch.Size,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    if len(frame.data) >= blocks.numel() and not _is_short(frame, reals):
-        return blocks  # nor could a deeper search change that
+    # Blocks are read one by one, a frame as a whole.
+    wanted = _CLEARLY * blocks.numel()
+    if frame is None or _DEEPER * len(frame.data) >= wanted:
+        return blocks
     whole = payload_of(frame, reals, bound, shape, dtype)
-    return whole if whole.numel() < blocks.numel() else blocks
+    return whole if whole.numel() < wanted else blocks
 
 
 def _rounded(blocks: torch.Tensor, reals: torch.Tensor, bound: Bound) -> torch.Tensor:
@@ -132,20 +119,19 @@ def _rounded(blocks: torch.Tensor, reals: torch.Tensor, bound: Bound) -> torch.T
     return values
 
 
-def _is_short(frame: Frame, reals: torch.Tensor) -> bool:
-    return _SHORT * len(frame.data) < reals.nbytes
-
-
-def _surely_shorter(frame: Frame, reals: torch.Tensor, bound: Bound) -> bool:
-    """Whether it is shorter than the blocks of the values, of which some are made. reals: on the
-    CPU.
+def _surely_shorter(reals: torch.Tensor, bound: Bound) -> Frame | None:
+    """A frame of values whose rows are there again, on the CPU, if some of their blocks say that
+    these are far longer.
     """
-    if not _is_short(frame, reals):
-        return False
     count = -(-reals.numel() // _C.BOUNDED_BLOCK_VALUES)
-    some = range(min(_SAMPLED // 2, (count - 1) // 2), count, _SAMPLED)
+    if count < _SAMPLED:
+        return None
+    some = range(_SAMPLED // 2, count, _SAMPLED)
     estimated = _encoded(reals, bound, 0, some).block_bytes * count / len(some)
-    return _SURELY * len(frame.data) < estimated
+    if is_tiny(estimated, reals):
+        return None
+    frame = in_words(reals, bound)
+    return None if frame is None or _SURELY * len(frame.data) >= estimated else frame
 
 
 def _in_blocks(

@@ -16,15 +16,15 @@ from torch_cgx.bounded._payload import Payload, PayloadError, open_payload
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockInfo:
-    """A block of up to 65536 values.
+    """A block of up to 65536 values, or of all of a tensor.
 
     map: how values become integers, the words: "grid" (equal steps), "log grid" (steps that grow
     with the values), "lattice" (groups of float16 or bfloat16 values), "order" (lossless),
     "palette" (few values) and "multiples" (of a unit, both lossless), "constant" or "raw"; "field":
-    values are predicted in rows and planes; "frame": all values of the tensor in one block, which
-    the entropy coder codes as they are, or as whole numbers, or as the most
-    frequent one and the others; "unknown" if the block was altered. predictor: "none",
-    "mean", "previous", "line" or "curve"; None if the map has none, or the block was altered.
+    values are predicted in rows and planes; "mostly": one value and a few others; "bytes": the
+    entropy coder codes the values' bytes; "frame": the same of all values of the tensor, or of
+    their words; "unknown" if the block was altered. predictor: "none", "mean", "previous", "line" or
+    "curve"; None if the map has none, or the block was altered.
     low_bits: bits of each word that are not in its symbol. low_bits_coded: whether the entropy
     coder codes them; otherwise they are stored as they are. packed: whether four symbols share a
     byte. windowed: whether symbols are coded by the size of those before them. outliers: words that

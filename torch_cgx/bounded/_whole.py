@@ -17,9 +17,12 @@ from torch_cgx.bounded._payload import Payload, PayloadError
 _PART = 1 << 20
 # Tensors of fewer bytes are one block or two, in which the entropy coder finds repetitions itself.
 _LEAST = 1 << 17
-# Blocks of values of which nearly all are the same are shorter by this factor, and a payload has as
-# many bytes at least as blocks cannot save (docs/bounded_format.md).
+# Blocks of values of which nearly all are the same are shorter than the values by this factor; a
+# payload is at least as long as 1 / _FLOOR of these.
 _NEARLY_CONSTANT, _FLOOR = 1024, 1 << 17
+# Frames are searched deeper where they are shorter than their content by this factor: there it is
+# quick.
+_SHORT = 4
 
 
 class Frame(NamedTuple):
@@ -40,10 +43,15 @@ def repeats(reals: torch.Tensor) -> bool:
     return any(_C.bounded_repeats(flat[start : start + count].cpu()) for start in starts)
 
 
+def is_tiny(payload: float, reals: torch.Tensor) -> bool:
+    """Whether blocks of so many bytes say that nearly all values are the same."""
+    return payload * _NEARLY_CONSTANT < reals.nbytes
+
+
 def nearly_constant(reals: torch.Tensor, payload: torch.Tensor) -> bool:
     """Whether the blocks of a payload say so, and one frame could be shorter by half."""
     least = max(128, 2 * reals.nbytes // _FLOOR)
-    return reals.nbytes >= _LEAST and least < payload.nbytes < reals.nbytes // _NEARLY_CONSTANT
+    return reals.nbytes >= _LEAST and least < payload.nbytes and is_tiny(payload.nbytes, reals)
 
 
 def in_words(reals: torch.Tensor, bound: Bound) -> Frame | None:
@@ -78,9 +86,11 @@ def _framed(found: tuple[Any, bytes] | None) -> Frame | None:
 def payload_of(
     frame: Frame, reals: torch.Tensor, bound: Bound, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """The payload of a frame, which is made as short as can be."""
-    with lent() as entropy:
-        data = entropy.compress_again(frame.content, frame.data)
+    """The payload of a frame, or of a shorter one with the same content."""
+    data = frame.data
+    if _SHORT * len(data) < frame.content.nbytes:
+        with lent() as entropy:
+            data = entropy.compress_again(frame.content, data)
     payload = _C.bounded_write_whole(
         _dtypes.ELEMENTS[reals.dtype],
         dtype in _dtypes.REAL_TYPES,
@@ -102,8 +112,6 @@ def decode_whole(opened: Payload, first: int, last: int, reals: torch.Tensor) ->
         with lent() as entropy:
             size = whole.content_bytes(maps, opened.reals)
             content = entropy.decompress(opened.block(0), size)
-        if first >= last:
-            return
         host = reals if reals.device.type == "cpu" else torch.empty_like(reals, device="cpu")
         whole.decode(maps, content, opened.reals, first, last, host)
     except ValueError as error:

@@ -108,6 +108,7 @@ Whole Whole::read(std::span<const std::byte>& in) {
 }
 
 size_t Whole::content(const Maps& maps, uint64_t n) const {
+  const FloatMode mode;
   const uint64_t bytes = n * size_of(maps.element());
   if (form == Form::kValues) return bytes;
   if (form == Form::kWords && maps.bounded() != Map::kGrid) {

@@ -30,11 +30,11 @@ struct Whole {
   /// Takes that from the beginning of `in`. PayloadError.
   static Whole read(std::span<const std::byte>& in);
 
-  /// Bytes that the frame of n values holds. PayloadError: the tensor's bound does not allow this form,
-  /// or it takes more bytes than the values.
+  /// Bytes that the frame of n values holds. PayloadError: the tensor's bound does not allow this form or
+  /// step, or the others take more bytes than all values and a few.
   size_t content(const Maps& maps, uint64_t n) const;
   /// Writes the values [first, last) of n to x, aligned as their type is. content: of content() bytes.
-  /// PayloadError: a word or a bool is none, or a place is not in the tensor.
+  /// PayloadError: a word or a bool is none, or the list of others is cut, goes on, or leaves the tensor.
   void decode(const Maps& maps, std::span<const std::byte> content, uint64_t n, uint64_t first,
               uint64_t last, std::byte* x) const;
 };

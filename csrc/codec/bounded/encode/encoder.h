@@ -143,7 +143,6 @@ class Encoder {
   template <typename Word>
   bool look_at_field();
   bool is_field(size_t frame_bytes) const;
-  template <typename Word>
   bool look_at_most(uint64_t value);
   std::span<const std::byte> close(std::span<const std::byte> head, std::span<const std::byte> body,
                                    std::span<const std::byte> low);

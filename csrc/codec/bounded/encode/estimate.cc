@@ -28,8 +28,8 @@ constexpr double kSame = 0.3;
 // Zstandard keeps bytes as they are where the most frequent one is less than one in 128. So symbols have
 // to be fewer where all are about as frequent: their entropy is nearly the logarithm of their number.
 constexpr double kMostEven = 110, kEven = 0.2;
-// Tables for neighbourhoods may pay from this correlation on, of a symbol's size with the mean of the few before it. Of a sample
-// of independent symbols, one in 300 has it.
+// Tables for neighbourhoods may pay from this correlation on, of a symbol's size with the mean of the few
+// before it. Of a sample of independent symbols, one in 300 has it.
 constexpr double kHeaped = 0.09;
 constexpr size_t kBefore = 4;
 

@@ -39,7 +39,7 @@ void Encoder::choose_own() {
   }
   again_ = suggested.again;
   again_values_ = looked_.values;
-  if (suggested.mostly && look_at_most<Word>(suggested.most)) return;
+  if (suggested.mostly && look_at_most(suggested.most)) return;
   BlockHeader best_header = header_;
   SymbolForm best_form = symbol_form_;
   std::vector<std::byte> best_own;
@@ -118,7 +118,6 @@ void Encoder::round_values() {
 }
 
 // If nearly all values have these bits, lists the others with their places, and takes kMostly.
-template <typename Word>
 bool Encoder::look_at_most(uint64_t value) {
   constexpr size_t kFew = 64;
   own_.clear();
