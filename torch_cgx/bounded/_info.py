@@ -23,8 +23,8 @@ class BlockInfo:
     "palette" (few values) and "multiples" (of a unit, both lossless), "constant" or "raw"; "field":
     values are predicted in rows and planes; "mostly": one value and a few others; "bytes": the
     entropy coder codes the values' bytes; "frame": the same of all values of the tensor, or of
-    their words; "unknown" if the block was altered. predictor: "none", "mean", "previous", "line" or
-    "curve"; None if the map has none, or the block was altered.
+    their words; "unknown" if the block was altered. predictor: "none", "mean", "previous", "line"
+    or "curve"; None if the map has none, or the block was altered.
     low_bits: bits of each word that are not in its symbol. low_bits_coded: whether the entropy
     coder codes them; otherwise they are stored as they are. packed: whether four symbols share a
     byte. windowed: whether symbols are coded by the size of those before them. outliers: words that
