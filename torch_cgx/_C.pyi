@@ -571,7 +571,7 @@ class BoundedDecoder:
         first: int,
     ) -> None: ...  # the values [low, high) of the block to y[first:]
 
-# How a frame holds all values of a tensor; by default, as their bytes.
+# The form of a frame that holds all values of a tensor. The default form holds their bytes.
 class BoundedWhole:
     def __init__(self) -> None: ...
     def content_bytes(self, maps: BoundedMaps, n: int) -> int: ...

@@ -218,7 +218,7 @@ std::span<const std::byte> all_bytes(const at::Tensor& x, size_t each) {
   return {host_bytes("x", x, each, 0, n), n * each};
 }
 
-// The frame's form and what it holds; None.
+// Returns the frame's form and content, or None if there is no such frame.
 template <typename Find>
 py::object content_by(const Find& find) {
   const auto found = [&] {
@@ -229,7 +229,7 @@ py::object content_by(const Find& find) {
   return py::make_tuple(found->whole, bytes_of(found->content));
 }
 
-// The values [first, last) of n, into all of y.
+// Decodes the values [first, last) of n. y has room for exactly these.
 void decode_whole(const Whole& whole, const Maps& maps, const py::buffer& content, uint64_t n,
                   uint64_t first, uint64_t last, const at::Tensor& y) {
   if (first > last || last > n) {

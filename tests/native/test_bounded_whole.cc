@@ -14,7 +14,8 @@ using bounded::Maps;
 using bounded::OpenContainer;
 using bounded::Whole;
 
-// Values of any type: up to `reach` and nearly as far below, or, but for one in `rare`, all the same.
+// n values. If `rare` is 1, they are uniform between -reach and reach, with a few NaN and -0. Otherwise they
+// are 1, except for one value in `rare`, which is uniform.
 Block values_of(DType element, size_t n, double reach, size_t rare, Random& random) {
   Block x(n * size_of(element));
   for (size_t i = 0; i < n; ++i) {
@@ -66,7 +67,8 @@ TEST(bounded_tensors_as_words_and_as_mostly_one_value) {
   CHECK(words > 400 && mostly > 30, words, " of words, ", mostly, " of mostly one value");
 }
 
-// With another byte from there on, or a byte less, or more: most near the beginning or the end.
+// Changes, removes or inserts up to three bytes at places from `from` on, most often near the beginning or
+// the end.
 void alter(Block& block, size_t from, Random& random) {
   for (size_t left = 1 + random(3); left > 0 && block.size() > from; --left) {
     const size_t bytes = block.size() - from;
@@ -120,7 +122,7 @@ TEST(bounded_frames_that_were_altered) {
   CHECK(taken > 100 && refused > 100, taken, " taken, ", refused, " refused");
 }
 
-// With checksums of the frame and of the payload that are right.
+// Returns the payload with valid checksums of the frame and of the header.
 Block sealed(Block payload, size_t head) {
   head = std::min(head, payload.size());
   const uint32_t crc = crc32c(payload.data() + head, payload.size() - head);

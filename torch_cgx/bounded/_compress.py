@@ -15,10 +15,9 @@ from torch_cgx.bounded._coarse import Note, warn_of_relative
 from torch_cgx.bounded._decompress import decode_into
 from torch_cgx.bounded._entropy import Coder
 from torch_cgx.bounded._memory import LARGE
-from torch_cgx.bounded._payload import open_payload
+from torch_cgx.bounded._payload import header_of, open_payload
 from torch_cgx.bounded._threads import each
 from torch_cgx.bounded._whole import (
-    Frame,
     as_mostly,
     as_values,
     in_words,
@@ -30,9 +29,11 @@ from torch_cgx.bounded._whole import (
 
 # Bytes that a raw block has beside its values.
 _MOST_BESIDE = 5
-# One of so many blocks says whether a frame is surely shorter than blocks, by this factor.
+# One block in _SAMPLED is encoded to estimate the length of all. A frame that is shorter than that
+# by the factor _SURELY is the payload, and the other blocks are not encoded.
 _SAMPLED, _SURELY = 8, 2
-# A frame must be shorter than blocks by _CLEARLY; a deeper search makes it shorter by _DEEPER.
+# A frame replaces blocks if it has less than _CLEARLY of their bytes. A deeper search may shorten a
+# frame to _DEEPER of its bytes.
 _CLEARLY, _DEEPER = 0.9, 0.85
 
 
@@ -85,23 +86,26 @@ def compress_noting(
     reals = _dtypes.reals_of(tensor)
     bound = bound_of(reals, max_error, relative, pointwise)
     note(reals, bound)
-    repeating = repeats(reals)
+    frame, repeating = None, repeats(reals)
     if repeating:
         reals = reals.cpu()
-        frame = _surely_shorter(reals, bound)
-        if frame is not None:
+        estimated = _estimated_bytes(reals, bound)
+        if not is_tiny(estimated, reals):
+            frame = in_words(reals, bound)
+        if frame is not None and _SURELY * len(frame.data) < estimated:
             return payload_of(frame, reals, bound, shape, dtype)
     blocks = _in_blocks(reals, bound, shape, dtype)
     if nearly_constant(reals, blocks):
         frame = as_mostly(_rounded(blocks, reals, bound))
     elif repeating and not is_tiny(blocks.numel(), reals):
-        frame = in_words(reals, bound)
         if frame is None:
-            # What the blocks stand for is within the bound, and repeats as the values do.
+            frame = in_words(reals, bound)
+        if frame is None:
+            # The decoded blocks keep the bound, and their rows repeat as those of the tensor do.
             frame = as_values(_rounded(blocks, reals, bound))
     else:
         return blocks
-    # Blocks are read one by one, a frame as a whole.
+    # A reader needs only some blocks for some rows, but the whole frame.
     wanted = _CLEARLY * blocks.numel()
     if frame is None or _DEEPER * len(frame.data) >= wanted:
         return blocks
@@ -110,7 +114,7 @@ def compress_noting(
 
 
 def _rounded(blocks: torch.Tensor, reals: torch.Tensor, bound: Bound) -> torch.Tensor:
-    """What the payload `blocks` of the values stands for, on the CPU."""
+    """Returns the values that decoding the payload `blocks` gives, on the CPU."""
     if bound.kind == LOSSLESS and not reals.is_cuda:
         return reals
     opened = open_payload(blocks)
@@ -119,34 +123,20 @@ def _rounded(blocks: torch.Tensor, reals: torch.Tensor, bound: Bound) -> torch.T
     return values
 
 
-def _surely_shorter(reals: torch.Tensor, bound: Bound) -> Frame | None:
-    """A frame of values whose rows are there again, on the CPU, if some of their blocks say that
-    these are far longer.
+def _estimated_bytes(reals: torch.Tensor, bound: Bound) -> float:
+    """The length of the blocks of values on the CPU, extrapolated from one block in _SAMPLED; 0 if
+    there are fewer blocks.
     """
     count = -(-reals.numel() // _C.BOUNDED_BLOCK_VALUES)
-    if count < _SAMPLED:
-        return None
-    some = range(_SAMPLED // 2, count, _SAMPLED)
-    estimated = _encoded(reals, bound, 0, some).block_bytes * count / len(some)
-    if is_tiny(estimated, reals):
-        return None
-    frame = in_words(reals, bound)
-    return None if frame is None or _SURELY * len(frame.data) >= estimated else frame
+    some = range(_SAMPLED // 2, count, _SAMPLED) if count >= _SAMPLED else range(0)
+    return _encoded(reals, bound, 0, some).block_bytes * count / len(some) if some else 0.0
 
 
 def _in_blocks(
     reals: torch.Tensor, bound: Bound, shape: torch.Size, dtype: torch.dtype
 ) -> torch.Tensor:
     arena = _encoded(reals, bound, len(shape), range(-(-reals.numel() // _C.BOUNDED_BLOCK_VALUES)))
-    _C.bounded_write(
-        _dtypes.ELEMENTS[reals.dtype],
-        dtype in _dtypes.REAL_TYPES,
-        bound.kind,
-        bound.asked,
-        bound.value,
-        list(shape),
-        arena,
-    )
+    _C.bounded_write(*header_of(reals, bound, shape, dtype), arena)
     payload = memoryview(arena)
     # A large payload stays in its arena; a small one is copied, as its arena wastes the rest of a
     # page. Not by torch: a forked process lacks torch's threads.
@@ -155,8 +145,8 @@ def _in_blocks(
 
 
 def _encoded(reals: torch.Tensor, bound: Bound, dims: int, blocks: range) -> Any:
-    """The arena with these blocks of the values, all of them if they are on a GPU. dims: of the
-    tensor, for the payload's header.
+    """Encodes these blocks of the values and returns the arena that holds them. Of values on a GPU,
+    `blocks` must be all. dims: dimensions of the tensor, for the size of the payload's header.
     """
     maps = maps_of(_dtypes.ELEMENTS[reals.dtype], bound)
     numel, size = reals.numel(), _C.BOUNDED_BLOCK_VALUES

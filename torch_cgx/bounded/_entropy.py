@@ -93,8 +93,8 @@ class Coder:
         return self._deep.compress(values)
 
     def compress_again(self, values: memoryview, frame: bytes) -> bytes:
-        """The same, or a shorter one: a deeper search finds more, a fast one writes down long
-        repetitions in fewer bytes.
+        """Returns the shortest of `frame` and two other frames of the same bytes. A deeper search
+        finds more repetitions; a fast one describes long repetitions in fewer bytes.
         """
         return min((frame, self._fast.compress(values), self._deepest.compress(values)), key=len)
 

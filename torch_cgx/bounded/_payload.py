@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -77,6 +77,16 @@ def bytes_of(payload: Any) -> memoryview:
     raise TypeError(
         f"the payload is a {type(payload).__name__}, expected a 1-D uint8 tensor or bytes"
     )
+
+
+def header_of(
+    reals: torch.Tensor, bound: Bound, shape: Sequence[int], dtype: torch.dtype
+) -> tuple[int, bool, int, float, float, list[int]]:
+    """The first arguments of the functions that write a payload. reals: the values, of a real
+    dtype; shape, dtype: of the tensor.
+    """
+    element, is_complex = _dtypes.ELEMENTS[reals.dtype], dtype in _dtypes.REAL_TYPES
+    return element, is_complex, bound.kind, bound.asked, bound.value, list(shape)
 
 
 def open_payload(payload: Any) -> Payload:

@@ -11,22 +11,22 @@ from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._bound import LOSSLESS, Bound, maps_of
 from torch_cgx.bounded._entropy import lent
-from torch_cgx.bounded._payload import Payload, PayloadError
+from torch_cgx.bounded._payload import Payload, PayloadError, header_of
 
 # Bytes of each part by which repetitions are seen: the beginning, the middle and the end.
 _PART = 1 << 20
 # Tensors of fewer bytes are one block or two, in which the entropy coder finds repetitions itself.
 _LEAST = 1 << 17
-# Blocks of values of which nearly all are the same are shorter than the values by this factor; a
-# payload is at least as long as 1 / _FLOOR of these.
+# Blocks that are shorter than their values by this factor hold nearly the same value everywhere. A
+# payload has at least 1 / _FLOOR of the bytes of its values.
 _NEARLY_CONSTANT, _FLOOR = 1024, 1 << 17
-# Frames are searched deeper where they are shorter than their content by this factor: there it is
-# quick.
+# A deeper search runs only if the frame is shorter than its content by this factor: it is slow on
+# content that repeats less.
 _SHORT = 4
 
 
 class Frame(NamedTuple):
-    """How a frame holds all values of a tensor, what it holds, and its bytes."""
+    """A frame that holds all values of a tensor: its form, its content, its compressed bytes."""
 
     whole: Any
     content: memoryview
@@ -44,19 +44,19 @@ def repeats(reals: torch.Tensor) -> bool:
 
 
 def is_tiny(payload: float, reals: torch.Tensor) -> bool:
-    """Whether blocks of so many bytes say that nearly all values are the same."""
+    """Whether blocks of `payload` bytes show that nearly all values are the same."""
     return payload * _NEARLY_CONSTANT < reals.nbytes
 
 
 def nearly_constant(reals: torch.Tensor, payload: torch.Tensor) -> bool:
-    """Whether the blocks of a payload say so, and one frame could be shorter by half."""
+    """Whether nearly all values are the same, and one frame could halve the payload of blocks."""
     least = max(128, 2 * reals.nbytes // _FLOOR)
     return reals.nbytes >= _LEAST and least < payload.nbytes and is_tiny(payload.nbytes, reals)
 
 
 def in_words(reals: torch.Tensor, bound: Bound) -> Frame | None:
-    """A frame of the words of one grid, or, lossless, of the values. None: the bound or the values
-    have no such words. reals: contiguous, on the CPU.
+    """Returns a frame of words of one grid; for a lossless bound, a frame of the values. Returns
+    None if the bound has no grid, or too many values have no word. reals: contiguous, on the CPU.
     """
     if bound.kind == LOSSLESS:
         return as_values(reals)
@@ -64,14 +64,14 @@ def in_words(reals: torch.Tensor, bound: Bound) -> Frame | None:
 
 
 def as_values(reals: torch.Tensor) -> Frame:
-    """A frame of values, which keep the bound."""
+    """Returns a frame of the values themselves."""
     content = reals.view(-1).view(torch.uint8).numpy().data
     with lent() as entropy:
         return Frame(_C.BoundedWhole(), content, entropy.compress_bytes(content))
 
 
 def as_mostly(reals: torch.Tensor) -> Frame | None:
-    """A frame of the most frequent value and the others. None: these are many."""
+    """Returns a frame of the most frequent value and a list of all that differ, None if many do."""
     return _framed(_C.bounded_mostly_of_all(_dtypes.ELEMENTS[reals.dtype], reals))
 
 
@@ -86,21 +86,13 @@ def _framed(found: tuple[Any, bytes] | None) -> Frame | None:
 def payload_of(
     frame: Frame, reals: torch.Tensor, bound: Bound, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """The payload of a frame, or of a shorter one with the same content."""
+    """Returns the payload of the frame. Compresses its content again if that may shorten it."""
     data = frame.data
     if _SHORT * len(data) < frame.content.nbytes:
         with lent() as entropy:
             data = entropy.compress_again(frame.content, data)
-    payload = _C.bounded_write_whole(
-        _dtypes.ELEMENTS[reals.dtype],
-        dtype in _dtypes.REAL_TYPES,
-        bound.kind,
-        bound.asked,
-        bound.value,
-        list(shape),
-        frame.whole,
-        memoryview(data),
-    )
+    header = header_of(reals, bound, shape, dtype)
+    payload = _C.bounded_write_whole(*header, frame.whole, memoryview(data))
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8)
 
 

@@ -32,7 +32,7 @@ class Arena {
 
   /// The blocks, once all of them are there.
   std::span<const std::span<const std::byte>> blocks() const { return blocks_; }
-  /// The bytes that they have, those of equal blocks once.
+  /// The bytes of all blocks. A block that shares the memory of the one before adds none.
   size_t block_bytes() const { return used_ - head_; }
   /// Writes the head before the blocks, and `padding` zeros behind them, and gives back the rest of the
   /// room.

@@ -16,9 +16,9 @@
 //     ...           blocks that are not as the one before
 //     ...           zeros, where values are more than 2^17 times the bytes
 //
-// With 128 in the type, all values are one frame of the entropy coder, which finds what repeats far away:
-// instead of the table and the blocks come how it holds them (whole.h), the number of its bytes, the
-// frame and the CRC-32C of the frame.
+// A type with 128 added marks a payload of one frame, in which the entropy coder finds repetitions that
+// are far apart. The form of the frame (whole.h), its length, the frame and its CRC-32C then replace the
+// table and the blocks.
 //
 // Versions 1 and 2 have 16, a number of 32 bits, at 12, then both bounds, the shape in 64 bits a
 // dimension, and the bytes of each block in 32.
@@ -58,7 +58,7 @@ struct Container {
   /// Header and table of these blocks, in the container's version. A block with the memory of the one
   /// before is as that.
   std::vector<std::byte> write(std::span<const std::span<const std::byte>> blocks) const;
-  /// A payload of one frame, which is as `whole` says.
+  /// Returns a payload of one frame. `whole` gives the frame's form.
   std::vector<std::byte> write_whole(std::span<const std::byte> frame) const;
   /// Zeros that follow so many bytes of header, table and blocks.
   size_t padding(size_t bytes) const;

@@ -12,10 +12,10 @@
 namespace cgx::bounded {
 namespace {
 
-// Others may be so much longer than all values of the tensor: the one value, and their number.
+// The list of others may be this much longer than all values: by the one value and the list's length.
 constexpr uint64_t kOthersBeside = 18;
 
-// Words of all n values are looked at, whichever are asked for.
+// Checks the words of all n values, then decodes those that are asked for.
 template <typename Narrow, typename Word>
 void decode_words(std::span<const std::byte> content, double step, uint64_t first, uint64_t last,
                   std::byte* x) {
@@ -57,7 +57,7 @@ const std::byte* take_value(DType element, std::span<const std::byte>& in) {
   return value;
 }
 
-// All of them are looked at, whichever are asked for.
+// Checks the whole list, and copies the values in [first, last) to x.
 void put_others(DType element, std::span<const std::byte> in, uint64_t n, uint64_t first,
                 uint64_t last, std::byte* x) {
   const size_t bytes = size_of(element);

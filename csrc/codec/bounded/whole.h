@@ -5,8 +5,9 @@
 //                   (maps/grid.h), then others
 //     2    mostly   one value, then others
 //
-// Others are values at places that ascend, as in a block of map 9. This byte is in the payload's header;
-// of words with the bytes of each, 1, 2 or 4, and the step, float64; of both with the bytes of the others.
+// "Others" is a list of values that replace those at their places, written as in a block of map 9. The
+// payload's header holds the number of the form. For words, the bytes of a word (1, 2 or 4) and the step
+// (float64) follow it; for words and for mostly, the length of the list in bytes comes last.
 #pragma once
 
 #include <cstddef>
@@ -23,26 +24,27 @@ struct Whole {
   Form form = Form::kValues;
   size_t word_bytes = 0;  // of kWords
   double step = 0;        // of kWords
-  uint64_t others = 0;    // bytes of the others, with the one value of kMostly
+  uint64_t others = 0;    // bytes of the list of others; of kMostly, with the one value before it
 
-  /// What the payload's header says of it.
+  /// Appends this to a payload's header.
   void write(std::vector<std::byte>& out) const;
-  /// Takes that from the beginning of `in`. PayloadError.
+  /// Reads what write() appended, and moves `in` behind it. PayloadError.
   static Whole read(std::span<const std::byte>& in);
 
-  /// Bytes that the frame of n values holds. PayloadError: the tensor's bound does not allow this form or
-  /// step, or the others take more bytes than all values and a few.
+  /// Returns the length of the frame's content for n values. PayloadError: the bound does not allow this
+  /// form or this step, or the list of others is longer than all n values and 18 bytes.
   size_t content(const Maps& maps, uint64_t n) const;
   /// Writes the values [first, last) of n to x, aligned as their type is. content: of content() bytes.
-  /// PayloadError: a word or a bool is none, or the list of others is cut, goes on, or leaves the tensor.
+  /// PayloadError: a word stands for no finite value, a bool is neither 0 nor 1, the list of others is cut
+  /// or too long, or one of its places is outside of the tensor.
   void decode(const Maps& maps, std::span<const std::byte> content, uint64_t n, uint64_t first,
               uint64_t last, std::byte* x) const;
 };
 
-/// Writes the values [first, last) of n to x: one value, then others. PayloadError.
+/// Writes the values [first, last) of n to x. in: one value, then the list of others. PayloadError.
 void decode_mostly(DType element, std::span<const std::byte> in, uint64_t n, uint64_t first,
                    uint64_t last, std::byte* x);
-/// PayloadError: one of n values of that type is a bool and neither 0 nor 1.
+/// Throws PayloadError if the type is bool and one of the n values is neither 0 nor 1.
 void check_bools(DType element, const std::byte* x, size_t n);
 
 }  // namespace cgx::bounded

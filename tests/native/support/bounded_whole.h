@@ -11,8 +11,8 @@
 
 namespace cgx::native {
 
-/// What a frame's content stands for, or the text of the PayloadError: the same at all levels, and for
-/// parts of the values.
+/// Decodes a frame's content. Returns the values, or the text of the PayloadError. Checks that every SIMD
+/// level, and decoding [first, last) alone, gives the same.
 inline std::pair<Block, std::string> check_whole(const bounded::Maps& maps,
                                                  const bounded::Whole& whole, const Block& content,
                                                  size_t n, size_t first, size_t last) {
@@ -42,8 +42,8 @@ inline std::pair<Block, std::string> check_whole(const bounded::Maps& maps,
   return all;
 }
 
-/// Values as words, and as mostly one, at all levels: the same each time, and what comes back keeps the
-/// bound. Returns how many of the two there are.
+/// Encodes values as words and as mostly one value. Checks that every SIMD level makes the same content and
+/// that decoding keeps the bound. Returns how many of the two forms took the values.
 inline size_t check_whole_round_trip(const bounded::Maps& maps, BoundKind kind, const Block& values,
                                      size_t first, size_t last, const std::string& what) {
   const DType element = maps.element();

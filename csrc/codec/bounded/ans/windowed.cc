@@ -85,8 +85,8 @@ bool Windowed::look(const uint8_t* symbols, size_t n, uint8_t center, double sha
     best = bits;
     shift_ = shift;
   }
-  // A sample has few symbols for its tables, so its estimate is rather too low. counts_ are those of
-  // the last window; added up over contexts, they are the same for each.
+  // A sample's tables fit its few symbols too well, so the estimate tends to be too low. counts_ holds the
+  // counts of the last window that was tried; their sum over contexts does not depend on the window.
   if (best > share * bits_of_one_table(counts_) + 8 * more) return false;
   states_ = states_for(best / 8);
   take_turns(symbols, n, center);

@@ -25,11 +25,12 @@ constexpr double kFineSymbols = 5.5;
 constexpr double kAlike = 2.25;
 // The same where this share of the symbols is the same one: a Huffman code has no part of a bit for it.
 constexpr double kSame = 0.3;
-// Zstandard keeps bytes as they are where the most frequent one is less than one in 128. So symbols have
-// to be fewer where all are about as frequent: their entropy is nearly the logarithm of their number.
+// Zstandard does not code bytes of which the most frequent one is rarer than 1 in 128. So a block of about
+// equally frequent symbols may use no more than kMostEven of them. Symbols count as equally frequent if
+// their entropy is within kEven bits of the logarithm of their number.
 constexpr double kMostEven = 110, kEven = 0.2;
-// Tables for neighbourhoods may pay from this correlation on, of a symbol's size with the mean of the few
-// before it. Of a sample of independent symbols, one in 300 has it.
+// Tables for neighbourhoods may pay if a symbol's size correlates with the mean size of the few symbols
+// before it by at least this much. One sample of independent symbols in 300 does.
 constexpr double kHeaped = 0.09;
 constexpr size_t kBefore = 4;
 

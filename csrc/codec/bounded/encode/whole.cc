@@ -29,13 +29,13 @@ Grid grid_of(const ValueOf<Word>* x, size_t n, double bound) {
   }
 }
 
-// Words of all values in 32 bits; 0 where there is none, and the places of these.
+// A word of 32 bits for each value. A value without one has the word 0, and its place is in `missing`.
 struct Words {
   std::vector<int32_t> all;
   std::vector<size_t> missing;
 };
 
-// Nothing: too many are missing, or one is longer.
+// Returns nothing if too many words are missing, or if one needs more than 32 bits.
 template <typename Word>
 std::optional<Words> words_of(const ValueOf<Word>* x, size_t n, const Grid& grid) {
   const auto& loops = word_loops<Word>();
@@ -62,7 +62,8 @@ std::optional<Words> words_of(const ValueOf<Word>* x, size_t n, const Grid& grid
   return out;
 }
 
-// The number of these values of x, and each with the places between it and the one before.
+// Appends the list of the values of x at these places: their number, then for each value the number of
+// values since the one before it in the list, and its bytes.
 void append_others(const std::byte* x, size_t bytes, const std::vector<size_t>& places,
                    std::vector<std::byte>& out) {
   append_number(out, places.size());

@@ -1,4 +1,4 @@
-// What the frame of a payload that is one frame holds (codec/bounded/whole.h).
+// Makes the content of the frame of a payload that is one frame (codec/bounded/whole.h).
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,20 @@ struct WholeContent {
   std::vector<std::byte> content;
 };
 
-/// The values of a tensor as words of one grid, each of as few bytes as the greatest needs, and others:
-/// NaN, infinities, -0, and what has no word that keeps the bound. Nothing: the bound has no grid, others
-/// are more than one in kWordsOf, or a word is longer than 32 bits.
+/// Writes the values of a tensor as words of one grid. All words have as many bytes as the longest needs.
+/// NaN, infinities, -0 and values that no word represents within the bound go to the list of others.
+/// Returns nothing if the bound has no grid, if more than one value in kWordsOf goes to the list, or if a
+/// word needs more than 32 bits.
 inline constexpr size_t kWordsOf = 64;
 std::optional<WholeContent> words_of_all(const Maps& maps, std::span<const std::byte> values);
 
-/// The values of a tensor as the most frequent one and others. Nothing: these are more than one in
-/// kOthersOf.
+/// Writes the most frequent value of a tensor, then lists all values that differ from it. Returns nothing
+/// if more than one value in kOthersOf differs.
 inline constexpr size_t kOthersOf = 1024;
 std::optional<WholeContent> mostly_of_all(DType element, std::span<const std::byte> values);
 
-/// Appends a value with these bits, and those of n that have others, with their places. False: these are
-/// more than `most`.
+/// Appends the value with these bits, then each of the n values at x that differs from it, with its place.
+/// Returns false if more than `most` values differ.
 bool append_mostly(DType element, const std::byte* x, size_t n, uint64_t bits, size_t most,
                    std::vector<std::byte>& out);
 
