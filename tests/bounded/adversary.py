@@ -364,7 +364,11 @@ def broken(made: Case) -> str | None:
     except ValueError as error:
         # The one bound that has no value: of a range that float64 cannot hold.
         return None if "range that float64 cannot hold" in str(error) else f"refused: {error}"
-    return violation(made.tensor, bounded.decompress(payload), made.bound)
+    try:
+        found = bounded.decompress(payload)
+    except ValueError as error:
+        return f"its payload is refused: {error}"
+    return violation(made.tensor, found, made.bound)
 
 
 @dataclasses.dataclass

@@ -10,7 +10,15 @@ import torch
 
 Array = npt.NDArray[np.float64]
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-WHOLE = (torch.uint8, torch.int16, torch.uint16, torch.int32, torch.int64)
+WHOLE = (
+    torch.uint8,
+    torch.int16,
+    torch.uint16,
+    torch.int32,
+    torch.uint32,
+    torch.int64,
+    torch.uint64,
+)
 _FILLS = (np.nan, 1e20, -9999.0, np.inf, -np.inf, -0.0, 0.0, 9.96921e36)
 
 
@@ -82,8 +90,17 @@ def field(rng: np.random.Generator, scale: float, dtype: torch.dtype) -> tuple[t
 def image(rng: np.random.Generator, dtype: torch.dtype) -> tuple[torch.Tensor, str]:
     """Whole numbers in rows and planes."""
     info = torch.iinfo(dtype)
+    least, greatest = float(info.min), float(info.max)
+    if dtype.itemsize == 8:
+        greatest = float(np.nextafter(greatest, 0))
     x = _smooth(rng, shape_of(rng))
-    reach = float(rng.choice([3, 100, 1e4, 1e9, 1e17]))
-    x = np.where(x < rng.uniform(-2, 1), 0, np.rint(x * reach))
-    clipped = np.clip(x, float(info.min), float(info.max) * (1 - 2.0**-50))
-    return torch.from_numpy(clipped.astype(np.int64)).to(dtype), "image"
+    if rng.random() < 0.3:
+        # Around the middle of the type's range, up to both ends or beyond.
+        x = (least + greatest) / 2 + x * greatest * rng.choice([0.1, 0.5, 2.0])
+        kind = "image, both ends"
+    else:
+        reach = float(rng.choice([3, 100, 1e4, 1e9, 1e17]))
+        x = np.where(x < rng.uniform(-2, 1), 0, x * reach)
+        kind = "image"
+    whole = np.clip(np.rint(x), least, greatest)
+    return torch.from_numpy(whole.astype(torch.empty(0, dtype=dtype).numpy().dtype)), kind

@@ -288,7 +288,8 @@ def read_field(data, element, kind, bound, out, version):
     else:
         assert field.kind == FIELD_WORDS and not field.holes.any()
         field.numbers[field.escapes] = 0
-        assert (np.abs(field.numbers) < (2.0**51 if word_bits(out) == 64 else 2.0**31)).all()
+        end = 2.0**51 if word_bits(out) == 64 else 2.0**31
+        assert ((-end <= field.numbers) & (field.numbers < end)).all()
         words = field.numbers.astype(np.int64 if word_bits(out) == 64 else np.int32)
         from_words(how, words, element, kind, bound, out, version, of_map)
     out[field.escapes] = field.escaped

@@ -227,6 +227,20 @@ def test_words_at_both_ends(seed: int) -> None:
     check(torch.from_numpy(x))
 
 
+@pytest.mark.parametrize("bits", [31, 49])
+@pytest.mark.parametrize("shape", [(60, 70), (9, 30, 40)], ids=str)
+def test_the_greatest_words(bits: int, shape: tuple[int, ...]) -> None:
+    """All that 32 bits hold, and the most that a field of 64 bits does."""
+    wide = np.int32 if bits == 31 else np.int64
+    places = np.meshgrid(*(np.arange(side) / 7 for side in shape), indexing="ij")
+    wave = np.prod([np.cos(place) for place in places], axis=0)
+    x = torch.from_numpy(np.clip(np.rint(wave * 2.0**bits), -(2**bits), 2**bits - 1).astype(wide))
+    x.view(-1)[[5, 17, -1]] = -(2**bits)
+    x.view(-1)[[6, 70, -2]] = 2**bits - 1
+    assert check(x) == {"field"}
+    assert check(x.view(torch.uint32 if bits == 31 else torch.uint64)) == {"field"}
+
+
 def test_levels_and_threads_give_the_same() -> None:
     tensors = [
         (image((5, 130, 150)).masked_fill(mask((5, 130, 150), 0.1, True), torch.nan), BOUNDS[0]),

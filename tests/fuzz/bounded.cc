@@ -290,6 +290,7 @@ void decode_any(Input& input) {
 
 // Long runs from short inputs: each value is the one a period before, a little changed.
 Block take_values(Input& input, DType element, size_t n) {
+  if (n == 0) return {};
   const size_t bytes = size_of(element);
   const uint64_t slope = input.below(4);
   const size_t given = std::min(n * bytes, input.left() / bytes * bytes);

@@ -1,6 +1,5 @@
 // Blocks of fields.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -63,7 +62,7 @@ void Decoder::decode_word_field(const BlockHeader& header, std::span<const std::
     const size_t some = std::min(kSlice, n - first);
     for (size_t i = 0; i < some; ++i) {
       const auto number = static_cast<double>(decoded.numbers[first + i]);
-      if (!(std::fabs(number) < kMost)) {
+      if (!(number >= -kMost && number < kMost)) {
         throw PayloadError(str_of("value ", first + i, " of a field has the word ", number,
                                   ", which stands for no number"));
       }
