@@ -275,8 +275,16 @@ TEST(compressors_that_need_an_entropy_coder_say_so) {
   // Blocks that are stored without a frame can be read by anybody; frames need the coder.
   const CompressorConfig bounded = compressors().parse("bounded bound=0.01");
   const CompressorPtr with = made(bounded), without = make_compressor(bounded, nullptr);
-  const Run run = run_of(*with, DType::kFloat32, 5000, 5),
-            plain = run_of(*without, run.dtype, 5000, 5);
+  // Levels that last for 7 values each: most symbols are those beside them.
+  constexpr size_t kValues = 5000, kLasts = 7;
+  Block x(kValues * sizeof(float));
+  Random random(5);
+  float level = 0;
+  for (size_t i = 0; i < kValues; ++i) {
+    if (i % kLasts == 0) level = 8 * static_cast<float>(random.signed_unit());
+    std::memcpy(x.data() + i * sizeof level, &level, sizeof level);
+  }
+  const Run run{*with, DType::kFloat32, kValues, x}, plain{*without, run.dtype, kValues, x};
   const auto framed = compress(run), stored = compress(plain);
   CHECK(decompress(run, *stored, *with) == decompress(plain, *stored, *without));
   CHECK(framed->size() < stored->size(), framed->size(), " and ", stored->size());
