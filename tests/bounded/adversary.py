@@ -43,6 +43,7 @@ WHOLE = (
     torch.uint64,
     torch.bool,
 )
+INTEGERS = tuple(dtype for dtype in WHOLE if dtype != torch.bool)
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 KINDS = ("max_error", "relative", "pointwise")
 _BATCH = 2000
@@ -348,7 +349,7 @@ def case(seed: int, number: int) -> Case:
 def _field(rng: np.random.Generator, wide: bool) -> Case:
     """Rows and planes; wide: whole numbers."""
     if wide:
-        x, kind = fields.image(rng, fields.WHOLE[int(rng.integers(len(fields.WHOLE)))])
+        x, kind = fields.image(rng, INTEGERS[int(rng.integers(len(INTEGERS)))])
         return Case(x, {}, kind)
     dtype = FLOATS[int(rng.choice(4, p=[0.5, 0.3, 0.1, 0.1]))]
     scale = float(10.0 ** rng.uniform(-3, 4)) if rng.random() < 0.8 else 1.0

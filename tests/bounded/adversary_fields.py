@@ -9,16 +9,6 @@ import numpy.typing as npt
 import torch
 
 Array = npt.NDArray[np.float64]
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-WHOLE = (
-    torch.uint8,
-    torch.int16,
-    torch.uint16,
-    torch.int32,
-    torch.uint32,
-    torch.int64,
-    torch.uint64,
-)
 _FILLS = (np.nan, 1e20, -9999.0, np.inf, -np.inf, -0.0, 0.0, 9.96921e36)
 
 

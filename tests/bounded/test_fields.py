@@ -39,7 +39,7 @@ def test_types_and_bounds(dtype: torch.dtype, bound: dict[str, float]) -> None:
     assert "field" in found or dtype not in REAL
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in adversary.WHOLE if dtype != torch.bool])
+@pytest.mark.parametrize("dtype", adversary.INTEGERS)
 def test_integers(dtype: torch.dtype) -> None:
     found: set[str] = set()
     for shape in ((1500,), (40, 50), (5, 20, 21)):

@@ -101,7 +101,7 @@ def compress_noting(
         if frame is None:
             frame = in_words(reals, bound)
         if frame is None:
-            # The decoded blocks keep the bound, and their rows repeat as those of the tensor do.
+            # Decoding the blocks gives values within the bound, whose equal rows a frame finds.
             frame = as_values(_rounded(blocks, reals, bound))
     else:
         return blocks

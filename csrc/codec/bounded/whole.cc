@@ -15,7 +15,7 @@ namespace {
 // The list of others may be this much longer than all values: by the one value and the list's length.
 constexpr uint64_t kOthersBeside = 18;
 
-// Checks the words of all n values, then decodes those that are asked for.
+// Decodes the values [first, last). Throws PayloadError if any word is too large, also outside of these.
 template <typename Narrow, typename Word>
 void decode_words(std::span<const std::byte> content, double step, uint64_t first, uint64_t last,
                   std::byte* x) {
